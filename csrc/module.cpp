@@ -1,0 +1,199 @@
+// The Python face of the bridge: the module `torch_spyre_ref._bridge`.
+//
+// Contract: `_bridge.pyi` beside the package says what each function takes and gives.
+#include <c10/core/impl/COW.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/Generator.h>
+#include <torch/csrc/Storage.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include "allocator.h"
+#include "device.h"
+#include "driver.h"
+#include "generator.h"
+#include "hooks.h"
+#include "shield.h"
+#include "versions.h"
+
+namespace spyre {
+namespace {
+
+c10::DeviceIndex index_of(PyObject* value) {
+  const long index = PyLong_AsLong(value);
+  if (index == -1 && PyErr_Occurred()) throw python_error();
+  TORCH_CHECK(-128 <= index && index <= 127, c10::get_privateuse1_backend(), ":", index,
+              " does not exist: torch numbers devices from 0 to 127");
+  return static_cast<c10::DeviceIndex>(index);
+}
+
+// A storage that others share copy-on-write must own its bytes before anything is written: torch
+// does this when a kernel asks for a data pointer, which ours never do.
+const c10::DataPtr& data_of(const c10::Storage& storage, bool read_only) {
+  auto* impl = storage.unsafeGetStorageImpl();
+  if (!read_only && c10::impl::cow::is_cow_data_ptr(impl->data_ptr())) {
+    const OnDevice scope(impl->device().index());
+    c10::impl::cow::materialize_cow(impl);
+  }
+  return impl->data_ptr();
+}
+
+const c10::Storage& storage_of(const at::Tensor& tensor) {
+  TORCH_CHECK_TYPE(tensor.device().type() == kCard, "expected a tensor on ",
+                   c10::get_privateuse1_backend(), ", got one on ", tensor.device());
+  return tensor.storage();
+}
+
+const at::Tensor& tensor_of(PyObject* object) {
+  TORCH_CHECK_TYPE(THPVariable_Check(object), "expected a torch.Tensor, got ",
+                   Py_TYPE(object)->tp_name);
+  return THPVariable_Unpack(object);
+}
+
+bool flag_of(PyObject* const* arguments, Py_ssize_t count, const char* name) {
+  TORCH_CHECK_TYPE(count == 1 || count == 2, name, "() takes one or two arguments, got ", count);
+  return count == 2 && PyObject_IsTrue(arguments[1]) == 1;
+}
+
+PyObject* install(PyObject*, PyObject* object) {
+  HANDLE_TH_ERRORS
+  install_driver(object);
+  register_allocators();
+  register_hooks();
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* shutdown(PyObject*, PyObject*) {
+  shut_down();
+  Py_RETURN_NONE;
+}
+
+PyObject* allocation(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  const bool read_only = flag_of(arguments, count, "allocation");
+  return allocation_of(data_of(storage_of(tensor_of(arguments[0])), read_only)).take();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* locate(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  const bool read_only = flag_of(arguments, count, "locate");
+  const at::Tensor& tensor = tensor_of(arguments[0]);
+  const auto& data = data_of(storage_of(tensor), read_only);
+  const auto start = reinterpret_cast<uintptr_t>(data.get()) +
+                     static_cast<uintptr_t>(tensor.storage_offset()) * tensor.itemsize();
+  Ref address = checked(PyLong_FromUnsignedLongLong(start));
+  return checked(PyTuple_Pack(2, allocation_of(data).get(), address.get())).take();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* storage_allocation(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  const bool read_only = flag_of(arguments, count, "storage_allocation");
+  TORCH_CHECK_TYPE(THPStorage_Check(arguments[0]), "expected a torch.UntypedStorage, got ",
+                   Py_TYPE(arguments[0])->tp_name);
+  const auto& storage = THPStorage_Unpack(arguments[0]);
+  TORCH_CHECK_TYPE(storage.device().type() == kCard, "expected a storage on ",
+                   c10::get_privateuse1_backend(), ", got one on ", storage.device());
+  return allocation_of(data_of(storage, read_only)).take();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* device_count_(PyObject*, PyObject*) {
+  HANDLE_TH_ERRORS
+  return PyLong_FromLong(device_count());
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* current_device_(PyObject*, PyObject*) { return PyLong_FromLong(current_device()); }
+
+PyObject* set_device_(PyObject*, PyObject* index) {
+  HANDLE_TH_ERRORS
+  set_device(index_of(index));
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* exchange_device_(PyObject*, PyObject* index) {
+  HANDLE_TH_ERRORS
+  return PyLong_FromLong(exchange_device(index_of(index)));
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* current_stream_(PyObject*, PyObject* index) {
+  HANDLE_TH_ERRORS
+  return PyLong_FromLongLong(current_stream(resolve(index_of(index))));
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* exchange_stream_(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(count == 2, "exchange_stream() takes a device index and a stream id");
+  const auto index = resolve(index_of(arguments[0]));
+  const long long stream = PyLong_AsLongLong(arguments[1]);
+  if (stream == -1 && PyErr_Occurred()) throw python_error();
+  return PyLong_FromLongLong(exchange_stream(index, stream));
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* default_generator_(PyObject*, PyObject* index) {
+  HANDLE_TH_ERRORS
+  return THPGenerator_Wrap(default_generator(index_of(index)));
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* generator_reserve(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(count == 2 && THPGenerator_Check(arguments[0]),
+                   "generator_reserve() takes a torch.Generator and a count");
+  const auto wanted = PyLong_AsUnsignedLongLong(arguments[1]);
+  if (PyErr_Occurred()) throw python_error();
+  const auto [seed, offset] = reserve(THPGenerator_Unwrap(arguments[0]), wanted);
+  return Py_BuildValue("KK", static_cast<unsigned long long>(seed),
+                       static_cast<unsigned long long>(offset));
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* shield(PyObject*, PyObject* callable) {
+  HANDLE_TH_ERRORS
+  return make_shield(callable);
+  END_HANDLE_TH_ERRORS
+}
+
+template <class Function>
+PyCFunction fast(Function* function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+PyMethodDef methods[] = {
+    {"install", install, METH_O, nullptr},
+    {"shutdown", shutdown, METH_NOARGS, nullptr},
+    {"allocation", fast(allocation), METH_FASTCALL, nullptr},
+    {"storage_allocation", fast(storage_allocation), METH_FASTCALL, nullptr},
+    {"locate", fast(locate), METH_FASTCALL, nullptr},
+    {"device_count", device_count_, METH_NOARGS, nullptr},
+    {"current_device", current_device_, METH_NOARGS, nullptr},
+    {"set_device", set_device_, METH_O, nullptr},
+    {"exchange_device", exchange_device_, METH_O, nullptr},
+    {"current_stream", current_stream_, METH_O, nullptr},
+    {"exchange_stream", fast(exchange_stream_), METH_FASTCALL, nullptr},
+    {"default_generator", default_generator_, METH_O, nullptr},
+    {"generator_reserve", fast(generator_reserve), METH_FASTCALL, nullptr},
+    {"shield", shield, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                          "torch_spyre_ref._bridge",
+                          "c10's interfaces for PrivateUse1, answered by one Python object.",
+                          -1,
+                          methods,
+                          nullptr,
+                          nullptr,
+                          nullptr,
+                          nullptr};
+
+}  // namespace
+}  // namespace spyre
+
+PyMODINIT_FUNC PyInit__bridge() { return PyModule_Create(&spyre::definition); }

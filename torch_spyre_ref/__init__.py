@@ -1,0 +1,32 @@
+"""torch_spyre_ref: an emulated dataflow card as a native PyTorch device.
+
+``import torch`` finds this package through its ``torch.backends`` entry point and calls
+``_autoload``. Importing the package itself imports no torch and starts no card.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch_spyre_ref.parts import Parts
+
+__version__ = "0.1.0"
+
+
+def register(parts: Parts | None = None) -> None:
+    """Make ``torch.device("spyre")`` work, with these parts (default: the shipped ones).
+
+    Calling it again is harmless; calling it with other parts installs those.
+
+    Raises:
+        ImportError: the extension is missing, or was built for another torch.
+        RuntimeError: other parts were asked for while tensors live on a card.
+    """
+    from torch_spyre_ref import registration
+
+    registration.register(parts)
+
+
+def _autoload() -> None:
+    register()

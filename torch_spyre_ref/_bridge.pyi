@@ -1,0 +1,79 @@
+"""The C++ bridge (csrc/): c10's interfaces for PrivateUse1, answered by one Python object.
+
+Every function raises RuntimeError where the driver is needed and none is installed, and for a card
+that does not exist. Driver methods raise through it unchanged.
+"""
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+def install(driver: object, /) -> None:
+    """Make ``driver`` answer from now on, and tell torch about the device the first time.
+
+    The driver's methods are looked up here, once. Installing the same object again does nothing.
+    Memory is given back to the driver that handed it out.
+    """
+
+def shutdown() -> None:
+    """Say that the interpreter is ending: for ``atexit``, on the thread that ends it.
+
+    Afterwards nothing enters Python any more: what is freed is leaked, a call on this thread raises
+    RuntimeError, and any other thread that calls stops for ever. There is no way back.
+    """
+
+def shield(kernel: Callable[_P, _R], /) -> Callable[_P, _R]:
+    """A callable like ``kernel`` in which a daemon thread survives the interpreter's end.
+
+    Without it, a thread that is inside a Python kernel when the interpreter ends aborts the process
+    (before CPython 3.14). ``__wrapped__`` is the kernel.
+    """
+
+def allocation(tensor: torch.Tensor, read_only: bool = False, /) -> Any:
+    """The driver's allocation under a card tensor; None for zero bytes.
+
+    A tensor whose storage is shared copy-on-write gets bytes of its own first, unless ``read_only``
+    says that nothing will be written. A storage that the bridge did not make (DLPack, ``from_blob``)
+    is looked up by its address with ``driver.find``.
+
+    Raises:
+        TypeError: not a tensor, or not on a card.
+    """
+
+def locate(tensor: torch.Tensor, read_only: bool = False, /) -> tuple[Any, int]:
+    """``allocation(tensor)``, and the logical address of the tensor's first element.
+
+    The address minus the allocation's own is the byte at which the tensor starts, also where its
+    storage starts inside an allocation.
+    """
+
+def storage_allocation(storage: torch.UntypedStorage, read_only: bool = False, /) -> Any:
+    """The driver's allocation under an untyped storage, as for `allocation`."""
+
+def device_count() -> int:
+    """How many cards there are; asked of the driver once."""
+
+def current_device() -> int:
+    """This thread's current card."""
+
+def set_device(index: int, /) -> None:
+    """Make a card this thread's current one."""
+
+def exchange_device(index: int, /) -> int:
+    """Make a card this thread's current one, and return the index of the one before."""
+
+def current_stream(index: int, /) -> int:
+    """The id of this thread's current stream on a card; 0 is the default stream."""
+
+def exchange_stream(index: int, stream: int, /) -> int:
+    """Make a stream this thread's current one on a card, and return the id of the one before."""
+
+def default_generator(index: int, /) -> torch.Generator:
+    """A card's default generator: always the same object for one card."""
+
+def generator_reserve(generator: torch.Generator, count: int, /) -> tuple[int, int]:
+    """Take ``count`` from a card's generator, at once: its seed, and its offset before."""

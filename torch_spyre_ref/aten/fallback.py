@@ -1,0 +1,219 @@
+"""The contract of the CPU fallback: what has no program runs on the CPU, and says so.
+
+Everything that runs an op on the CPU on the card's behalf, the bridge's boxed fallback and the
+kernels beside this file alike, calls `count` first. `count` keeps the books and applies the
+policy: ``warn`` warns once an op, ``silent`` only counts, ``error`` refuses.
+
+The policy and the books belong to the process, not to a thread: autograd runs a backward pass on
+threads of its own, which must follow the policy of the code that called ``backward()``.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import torch
+
+POLICIES: Final = ("warn", "silent", "error")
+NO_PROGRAM: Final = "no program"
+NO_CPU_KERNEL: Final = "core has no CPU kernel"
+
+_LIBRARIES: Final = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[1]}/")
+
+
+class FallbackWarning(UserWarning):
+    """An op ran on the CPU instead of the card."""
+
+
+class FallbackError(NotImplementedError):
+    """An op would have run on the CPU, and the fallback policy is ``error``."""
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackRow:
+    """How often one op fell back for one reason."""
+
+    op: str
+    calls: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FallbackReport:
+    """What ran on the CPU so far: rows by falling number of calls, then by name."""
+
+    rows: tuple[FallbackRow, ...]
+
+    @property
+    def calls(self) -> int:
+        """Calls of all ops together."""
+        return sum(row.calls for row in self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[FallbackRow]:
+        return iter(self.rows)
+
+    def __getitem__(self, op: str) -> int:
+        """Return the calls of ``op`` (for example ``"aten::add.Tensor"``), 0 if it never fell back."""
+        return sum(row.calls for row in self.rows if row.op == op)
+
+    def __repr__(self) -> str:
+        if not self.rows:
+            return "no fallbacks"
+        op_width = max(len("op"), *(len(row.op) for row in self.rows))
+        calls_width = max(len("calls"), *(len(str(row.calls)) for row in self.rows))
+        lines = [f"{'op':<{op_width}}  {'calls':>{calls_width}}  reason"]
+        lines += [
+            f"{row.op:<{op_width}}  {row.calls:>{calls_width}}  {row.reason}" for row in self.rows
+        ]
+        return "\n".join(lines)
+
+
+class _Books:
+    """The process's policy and counters, behind one lock that is never held around user code."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._policy = "warn"
+        self._calls: dict[tuple[str, str], int] = {}
+        self._warned: set[str] = set()
+
+    @property
+    def policy(self) -> str:
+        return self._policy
+
+    def exchange_policy(self, policy: str) -> str:
+        if policy not in POLICIES:
+            raise ValueError(f"fallback policy {policy!r} does not exist; choose from {POLICIES}")
+        with self._lock:
+            previous, self._policy = self._policy, policy
+        return previous
+
+    def enter(self, op: str, reason: str) -> bool:
+        """Count one call, and say whether its warning is due. Refuse instead under ``error``."""
+        with self._lock:
+            if self._policy == "error":
+                raise FallbackError(_refusal(op, reason))
+            self._calls[op, reason] = self._calls.get((op, reason), 0) + 1
+            due = self._policy == "warn" and op not in self._warned
+            if due:
+                self._warned.add(op)
+            return due
+
+    def undo(self, op: str, reason: str) -> None:
+        """Take back a call whose warning was raised as an error, so that the op did not run."""
+        with self._lock:
+            self._warned.discard(op)
+            self._calls[op, reason] -= 1
+            if not self._calls[op, reason]:
+                del self._calls[op, reason]
+
+    def report(self) -> FallbackReport:
+        with self._lock:
+            rows = [FallbackRow(op, calls, why) for (op, why), calls in self._calls.items()]
+        rows.sort(key=lambda row: (-row.calls, row.op, row.reason))
+        return FallbackReport(tuple(rows))
+
+    def reset(self) -> None:
+        with self._lock:
+            self._calls.clear()
+            self._warned.clear()
+
+
+_books = _Books()
+
+
+def count(op: str, reason: str = NO_PROGRAM) -> None:
+    """Enter one call of ``op`` in the books before it runs on the CPU.
+
+    Args:
+        op: the op's qualified name with its overload, for example ``"aten::add.Tensor"``.
+        reason: why the card does not run it, in a few words.
+
+    Raises:
+        FallbackError: the policy is ``error``. Nothing is counted then.
+        FallbackWarning: a warning filter turns it into an error. Nothing is counted then either.
+    """
+    if not _books.enter(op, reason):
+        return
+    try:
+        warnings.warn(_notice(op, reason), FallbackWarning, stacklevel=_caller_level())
+    except Exception:
+        _books.undo(op, reason)
+        raise
+
+
+def get_policy() -> str:
+    """Return the process's fallback policy: ``"warn"``, ``"silent"`` or ``"error"``."""
+    return _books.policy
+
+
+def set_policy(policy: str) -> None:
+    """Set the process's fallback policy to ``"warn"``, ``"silent"`` or ``"error"``.
+
+    Raises:
+        ValueError: there is no such policy.
+    """
+    _books.exchange_policy(policy)
+
+
+@contextmanager
+def fallback_policy(policy: str) -> Iterator[None]:
+    """Set the process's fallback policy inside a ``with`` block, and put the former one back.
+
+    Raises:
+        ValueError: there is no such policy.
+    """
+    previous = _books.exchange_policy(policy)
+    try:
+        yield
+    finally:
+        _books.exchange_policy(previous)
+
+
+def fallback_report() -> FallbackReport:
+    """Return what ran on the CPU since the process began or since `reset_fallback_report`."""
+    return _books.report()
+
+
+def reset_fallback_report() -> None:
+    """Empty the report. Each op's next fallback warns again."""
+    _books.reset()
+
+
+def _notice(op: str, reason: str) -> str:
+    return (
+        f"{op} ran on the CPU and its results were copied back to the card ({reason}). This is "
+        "said once per op; torch.spyre.fallback_report() counts. `with torch.spyre.fallback_policy"
+        '("silent"):` or TORCH_SPYRE_REF_FALLBACK=silent silences it, "error" refuses such ops.'
+    )
+
+
+def _refusal(op: str, reason: str) -> str:
+    return (
+        f"{op} would run on the CPU ({reason}), and the fallback policy is 'error'. To allow it: "
+        '`with torch.spyre.fallback_policy("silent"):` or TORCH_SPYRE_REF_FALLBACK=warn.'
+    )
+
+
+def _caller_level() -> int:
+    """Return the stack level, as `count` sees it, of the first frame outside torch and this package.
+
+    Without it the warning names a line inside torch.nn, where nobody can change anything.
+    """
+    level = 1
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame = frame.f_back
+        level += 1
+    return level if frame is not None else 2

@@ -1,0 +1,33 @@
+"""Which Python function serves which aten op on the card: one table, one loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_spyre_ref import _bridge
+from torch_spyre_ref.aten import copies, fallback, fill
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "_copy_from": copies.copy_from,
+    "_copy_from_and_resize": copies.copy_from_and_resize,
+    "_local_scalar_dense": copies.local_scalar_dense,
+    "fill_.Scalar": fill.fill_scalar,
+    "fill_.Tensor": fill.fill_tensor,
+    "zero_": fill.zero,
+}
+
+
+def register(library: torch.library.Library) -> None:
+    """Register every kernel of the table under PyTorch's dispatch key for the card."""
+    for name, kernel in KERNELS.items():
+        library.impl(name, _bridge.shield(kernel), "PrivateUse1")
+
+
+class KernelDriver:
+    """What the bridge asks for when an op has no kernel, or a storage changes its size."""
+
+    move_bytes = staticmethod(copies.move_bytes)
+    fallback = staticmethod(fallback.count)

@@ -1,0 +1,107 @@
+"""The one process-wide state: which parts are installed, and the card once it has started.
+
+Importing the package makes a ``Backend``; the first call that needs a card starts it. Every layer
+asks ``current()`` and keeps nothing of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from torch_spyre_ref.runtime import Queue, Runtime
+from torch_spyre_ref.settings import Settings
+
+if TYPE_CHECKING:
+    from torch_spyre_ref.memory.driver import MemoryDriver
+    from torch_spyre_ref.parts import Parts
+
+
+class Backend:
+    """Settings, parts and cards of this process.
+
+    The settings are read and validated at first use; the cards start at the first call that needs
+    one, on whatever thread makes it.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.in_bad_fork = False
+        self.memory: MemoryDriver
+        self._runtime: Runtime | None = None
+        self._lock = threading.Lock()
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What the environment says. Raises ValueError for a variable with nonsense."""
+        return Settings.from_environment()
+
+    @property
+    def started(self) -> bool:
+        """Whether the cards have started."""
+        return self._runtime is not None
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime, started on first use.
+
+        Raises:
+            RuntimeError: in a child that was forked after the cards had started.
+        """
+        if self.in_bad_fork:
+            raise RuntimeError(
+                "Cannot use spyre in a forked subprocess: the parent had already started the "
+                "cards, and a card cannot be shared by fork. Use the 'spawn' start method of "
+                "torch.multiprocessing, or fork before the first use of the device."
+            )
+        return self._runtime or self._start()
+
+    def queue(self, device: int) -> Queue:
+        """The queue that this thread's work on a card goes to."""
+        return self.runtime.cards[device].default_queue
+
+    def _start(self) -> Runtime:
+        with self._lock:
+            if self._runtime is None:
+                settings = self.settings
+                self._runtime = Runtime(
+                    devices=settings.devices,
+                    mode=settings.mode,
+                    memory=settings.memory,
+                    domains=settings.domains,
+                    sanitize=settings.sanitize,
+                )
+            return self._runtime
+
+    def after_fork(self) -> None:
+        """In a forked child: a card that the parent had started is out of reach."""
+        self._lock = threading.Lock()
+        self.in_bad_fork = self.started
+        self.memory.after_fork()
+
+
+_current: Backend | None = None
+
+
+def current() -> Backend:
+    """The installed backend.
+
+    Raises:
+        RuntimeError: before ``torch_spyre_ref.register()``.
+    """
+    if _current is None:
+        raise RuntimeError(
+            "No spyre backend is registered: call torch_spyre_ref.register(), or import torch "
+            "without TORCH_DEVICE_BACKEND_AUTOLOAD=0."
+        )
+    return _current
+
+
+def install(backend: Backend) -> None:
+    """Make ``backend`` the one that every layer uses."""
+    global _current
+    if _current is None:
+        os.register_at_fork(after_in_child=lambda: current().after_fork())
+    _current = backend

@@ -1,0 +1,27 @@
+"""One card: its data sheet, its memory behind a table of regions, and its pipelines."""
+
+from __future__ import annotations
+
+from torch_spyre_ref.emulator.clock import Clock
+from torch_spyre_ref.emulator.memory import Memory
+from torch_spyre_ref.emulator.pipelines import Completed, Pipelines
+from torch_spyre_ref.emulator.regions import Mode, RegionTable
+from torch_spyre_ref.emulator.spec import CardSpec
+
+
+class Card:
+    """The emulated card ``index``; ``completed`` hears of every operation that ends on it."""
+
+    def __init__(
+        self, index: int, spec: CardSpec, clock: Clock, mode: Mode, completed: Completed
+    ) -> None:
+        self.index = index
+        self.spec = spec
+        self.memory = Memory()
+        self.regions = RegionTable(self.memory, spec, mode)
+        self.pipelines = Pipelines(clock, completed)
+
+    def __repr__(self) -> str:
+        return (
+            f"Card({self.index}, {self.spec.memory >> 30} GiB, {len(self.regions.live())} regions)"
+        )

@@ -1,0 +1,142 @@
+"""The clock: one integer count of virtual nanoseconds, and the one lock of the process.
+
+The card is a discrete-event simulation. Work that has been started waits in an agenda, by the
+moment it ends; its effect on memory happens when a call moves the clock past that moment, in
+(time, submission number) order, and at no other time. How fast the host is never matters.
+"""
+
+from __future__ import annotations
+
+import gc
+import signal
+import threading
+from _signal import getsignal as get_handler  # type: ignore[import-not-found]
+from _signal import signal as set_handler
+from collections.abc import Callable
+from heapq import heappop, heappush
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch_spyre_ref.emulator.pipelines import Pipeline
+
+Effect = Callable[[], None]
+"""What an operation does to memory, all at once, at the moment it ends."""
+
+# signal.SIGINT is an enum member, and signal.signal converts to and from enums: ten times slower.
+_SIGINT = int(signal.SIGINT)
+_MAIN = threading.main_thread().ident
+
+
+class Clock:
+    """Virtual time, the agenda of started work, and the lock around both.
+
+    ``now`` is the host's place in time; while an effect happens it is the moment of the effect.
+    Everything else is called by the holder of the lock only, that is inside ``with clock:``, which
+
+    - takes the lock, and may be nested;
+    - keeps the garbage collector out: a finaliser could come back in while things are half done;
+    - keeps Ctrl-C out, for the same reason, and delivers it at the end;
+    - drops what finished work held only after the lock is released: it may be the last reference.
+
+    Raises ``RuntimeError`` when entered from inside an effect.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.interrupted = False
+        self._tickets = 0
+        self._agenda: list[tuple[int, int, int, Effect | None, Pipeline, Any]] = []
+        self._finished: list[object] = []
+        self._lock = threading.RLock()
+        self._holder: int | None = None
+        self._depth = 0
+        self._in_effect = False
+        self._collecting = False
+        self._handler: Any = None
+
+    def __enter__(self) -> None:
+        thread = threading.get_ident()
+        if self._holder == thread:
+            if self._in_effect:
+                raise RuntimeError(
+                    "an operation's effect or host callback called the runtime; it may only touch "
+                    "the memory it was given"
+                )
+            self._depth += 1
+            return
+        handler = None
+        if thread == _MAIN and get_handler(_SIGINT) is not None:
+            handler = set_handler(_SIGINT, self._hold_interrupt)
+        self._lock.acquire()
+        self._holder, self._handler = thread, handler
+        self._collecting = gc.isenabled()
+        gc.disable()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._depth:
+            self._depth -= 1
+            return
+        finished, handler, collecting = self._finished, self._handler, self._collecting
+        if finished:
+            self._finished = []
+        self._holder = None
+        if collecting:
+            gc.enable()
+        self._lock.release()
+        if finished:
+            finished.clear()
+        if handler is not None:
+            set_handler(_SIGINT, handler)
+            if self.interrupted:
+                self.interrupted = False
+                signal.raise_signal(signal.SIGINT)
+
+    def _hold_interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.interrupted = True
+
+    def ticket(self) -> int:
+        """The next submission number; they count from 1 over all cards and queues."""
+        self._tickets += 1
+        return self._tickets
+
+    def retire(self, finished: object) -> None:
+        """Keep ``finished`` until the lock is released, then let go of it."""
+        self._finished.append(finished)
+
+    def schedule(
+        self, duration: int, ticket: int, effect: Effect | None, pipeline: Pipeline, token: Any
+    ) -> None:
+        """Put work that starts now in the agenda."""
+        heappush(self._agenda, (self.now + duration, ticket, self.now, effect, pipeline, token))
+
+    def advance(self, until: int) -> None:
+        """Let everything happen that is due by ``until``, then make that the time."""
+        agenda = self._agenda
+        while agenda and agenda[0][0] <= until:
+            self.step()
+        self.now = until
+
+    def step(self) -> None:
+        """Let the next thing happen, and make its moment the time."""
+        end, _, start, effect, pipeline, token = heappop(self._agenda)
+        self.now = end
+        error = None
+        if effect is not None:
+            self._in_effect = True
+            try:
+                effect()
+            except BaseException as failure:
+                # Without this frame in its traceback the error would keep itself alive through it.
+                error = failure.with_traceback(_beneath(failure.__traceback__))
+            self._in_effect = False
+        pipeline.end(token, start, error)
+
+
+def _beneath(trace: TracebackType | None) -> TracebackType | None:
+    return trace.tb_next if trace is not None else None

@@ -1,0 +1,1 @@
+"""What surrounds the allocator: placement, statistics, maps, and what PyTorch asks of it."""

@@ -1,0 +1,99 @@
+"""What PyTorch asks of an allocator besides memory: c10::DeviceAllocator, method by method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torch_spyre_ref.allocator import ADDRESS_BITS, Allocation, Allocator, CardMemory, Space
+from torch_spyre_ref.runtime import DeviceRange, Fill, Queue
+
+if TYPE_CHECKING:
+    from torch_spyre_ref.backend import Backend
+
+POISON = b"\xff"
+
+
+def open_memory(backend: Backend, device: int) -> CardMemory:
+    """Start a card, if it has not started, and take over its memory."""
+    runtime = backend.runtime
+    card = runtime.cards[device].card
+    memory = CardMemory(device, Space(card.regions, card.spec), lambda: runtime.synchronize(device))
+    watchers: list[Callable[[Allocation], None]] = []
+    if (memcheck := runtime.memcheck) is not None:
+        watchers.append(lambda block: memcheck.handed_out(device, block.composite))
+        memory.on_take_back = lambda block: memcheck.given_back(device, block.composite)
+    if backend.settings.poison:
+        queue = backend.queue(device)
+        watchers.append(lambda block: poison(queue, block))
+    if watchers:
+        memory.on_hand_out = lambda block: [watch(block) for watch in watchers]
+    return memory
+
+
+def poison(queue: Queue, block: Allocation) -> None:
+    """Fill a block that is being handed out with 0xFF, which is NaN in every float format.
+
+    It is an operation, so that it comes after the reads of whoever had the block before.
+    """
+    whole = DeviceRange.contiguous(block.composite, 0, block.size)
+    queue.submit(Fill(whole, POISON, free=True), label="poison")
+
+
+class MemoryDriver:
+    """What PyTorch asks of an allocator besides memory, card by card."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        self.allocator = allocator
+        self.allocate = allocator.allocate
+        self.free = allocator.free
+
+    def card(self, device: int) -> CardMemory:
+        """The card's memory, with every pending free taken back."""
+        card = self.allocator.cards[device]
+        with self.allocator.lock:
+            self.allocator.take_back()
+        return card
+
+    def statistics(self, device: int) -> dict[str, dict[str, int] | int]:
+        """Counters nested under the names of torch's ``DeviceStats``."""
+        return self.card(device).statistics.as_dict()
+
+    def reset_peak(self, device: int) -> None:
+        """Every peak starts again from what is there now."""
+        self.card(device).statistics.reset_peak()
+
+    def reset_accumulated(self, device: int) -> None:
+        """Everything that only grows starts again from zero."""
+        self.card(device).statistics.reset_accumulated()
+
+    def memory_info(self, device: int) -> tuple[int, int]:
+        """Bytes that are not in use, and bytes there are."""
+        card = self.card(device)
+        total = card.space.spec.memory
+        return total - card.statistics.allocated_bytes.current, total
+
+    def empty_cache(self) -> None:
+        """Give every wholly free region of every started card back."""
+        for device in list(self.allocator.cards):
+            card = self.card(device)
+            with self.allocator.lock:
+                card.release()
+
+    def find(self, address: int) -> Allocation | None:
+        """The live allocation at a logical address, for storages that somebody else wrapped."""
+        card = self.allocator.cards.get((address >> ADDRESS_BITS) - 1)
+        with self.allocator.lock:
+            return card.at(address) if card is not None else None
+
+    def device_of(self, address: int) -> int:
+        """The card that a logical address belongs to, or -1."""
+        found = self.find(address)
+        return found.device if found is not None else -1
+
+    def record_stream(self, allocation: Allocation, device: int, stream: int) -> None:
+        """Accepted and not needed: the runtime sees every footprint."""
+
+    def after_fork(self) -> None:
+        """In a forked child: forget the parent's cards, so that using one asks for it anew."""
+        self.allocator.after_fork()

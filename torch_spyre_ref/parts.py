@@ -1,0 +1,19 @@
+"""Which class plays which part. A chapter installs its own by ``register(parts=...)``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch_spyre_ref.allocator import Allocator
+from torch_spyre_ref.device import DeviceDriver
+from torch_spyre_ref.emulator.regions import RegionTable
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The classes in use; ``dataclasses.replace(Parts(), allocator=Mine)`` swaps one."""
+
+    device_driver: type[Any] = DeviceDriver
+    allocator: type[Any] = Allocator
+    region_table: type[Any] = RegionTable

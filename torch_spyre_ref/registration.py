@@ -1,0 +1,72 @@
+"""``register()``: everything that PyTorch must be told, in order, and each of it once."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from functools import partial
+from types import SimpleNamespace
+
+import torch
+
+from torch_spyre_ref.build_check import check_build
+
+check_build()
+
+from torch_spyre_ref import _bridge, backend, device  # noqa: E402
+from torch_spyre_ref.aten import kernels  # noqa: E402
+from torch_spyre_ref.memory import api as memory_api  # noqa: E402
+from torch_spyre_ref.memory.driver import MemoryDriver, open_memory  # noqa: E402
+from torch_spyre_ref.parts import Parts  # noqa: E402
+from torch_spyre_ref.streams import StreamDriver  # noqa: E402
+
+_lock = threading.Lock()
+_library: list[torch.library.Library] = []
+
+
+def register(parts: Parts | None = None) -> None:
+    """Install the parts and, the first time, tell PyTorch all about the device."""
+    with _lock:
+        if _library and (parts is None or parts == backend.current().parts):
+            return
+        if _library:
+            _refuse_live_tensors()
+        _install(parts or Parts())
+        if not _library:
+            _tell_torch()
+
+
+def _refuse_live_tensors() -> None:
+    if not backend.current().started:
+        return
+    memory = backend.current().memory
+    live = sum(len(memory.card(device).live) for device in list(memory.allocator.cards))
+    if live:
+        raise RuntimeError(
+            f"cannot install other parts while {live} tensors live on the cards: the parts that "
+            "made them must free them. Delete them first (and call gc.collect())."
+        )
+
+
+def _install(parts: Parts) -> None:
+    """Hand the bridge one object that answers for every part."""
+    new = backend.Backend(parts)
+    new.memory = MemoryDriver(parts.allocator(partial(open_memory, new)))
+    driver = SimpleNamespace()
+    for role in (parts.device_driver(new), StreamDriver(new), new.memory, kernels.KernelDriver()):
+        for name in dir(role):
+            if not name.startswith("_"):
+                setattr(driver, name, getattr(role, name))
+    backend.install(new)
+    _bridge.install(driver)
+
+
+def _tell_torch() -> None:
+    torch.utils.rename_privateuse1_backend(device.NAME)
+    functions = (*device.EXPORTS, *memory_api.EXPORTS)
+    torch._register_device_module(device.NAME, device.make_device_module(functions))
+    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    library = torch.library.Library("aten", "IMPL")
+    kernels.register(library)
+    _library.append(library)
+    atexit.register(_bridge.shutdown)

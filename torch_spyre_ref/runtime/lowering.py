@@ -1,0 +1,127 @@
+"""From a typed operation to what a pipeline is given: where, how long, and to what effect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from torch_spyre_ref.emulator.card import Card
+from torch_spyre_ref.emulator.clock import Effect
+from torch_spyre_ref.emulator.pipelines import Pipeline
+from torch_spyre_ref.runtime.events import Event
+from torch_spyre_ref.runtime.operations import (
+    D2D,
+    D2H,
+    H2D,
+    Compute,
+    EventSignal,
+    EventWait,
+    Fill,
+    HostCallback,
+    Operation,
+)
+from torch_spyre_ref.runtime.pinned import PinnedMemory
+
+
+class Work(NamedTuple):
+    """What a queue starts: ``effect`` on ``pipeline`` after ``duration`` virtual ns.
+
+    ``awaited`` is an event that must have fired first, ``fires`` one that fires at the end.
+    """
+
+    pipeline: Pipeline
+    duration: int
+    effect: Effect | None
+    nbytes: int = 0
+    sticks: int = 0
+    awaited: Event | None = None
+    fires: Event | None = None
+
+
+def lower(card: Card, pinned: PinnedMemory, operation: Operation) -> Work:
+    """The work that ``operation`` is on ``card``.
+
+    Raises ``TypeError`` for what is no operation, ``ValueError`` for one that cannot be enqueued.
+    """
+    rule = _RULES.get(type(operation))
+    if rule is None:
+        raise TypeError(
+            f"a queue was given {operation!r}; it takes {', '.join(t.__name__ for t in _RULES)}"
+        )
+    return rule(card, pinned, operation)
+
+
+def _h2d(card: Card, pinned: PinnedMemory, operation: H2D) -> Work:
+    target = operation.target
+    pinned.require(operation.source)
+    effect = partial(card.memory.write, target, operation.source)
+    sticks = card.spec.sticks(target.runs, target.run)
+    return Work(card.pipelines.h2d, card.spec.link_time(sticks), effect, target.nbytes, sticks)
+
+
+def _d2h(card: Card, pinned: PinnedMemory, operation: D2H) -> Work:
+    source = operation.source
+    pinned.require(operation.target)
+    effect = partial(card.memory.read_into, source, operation.target)
+    sticks = card.spec.sticks(source.runs, source.run)
+    return Work(card.pipelines.d2h, card.spec.link_time(sticks), effect, source.nbytes, sticks)
+
+
+def _d2d(card: Card, _: PinnedMemory, operation: D2D) -> Work:
+    source, target = operation.source, operation.target
+    effect = partial(card.memory.move, source, target)
+    # The engine reads and writes at once: the more scattered side sets the pace.
+    sticks = max(
+        card.spec.sticks(source.runs, source.run), card.spec.sticks(target.runs, target.run)
+    )
+    return Work(card.pipelines.move, card.spec.move_time(sticks), effect, target.nbytes, sticks)
+
+
+def _fill(card: Card, _: PinnedMemory, operation: Fill) -> Work:
+    target = operation.target
+    effect = partial(card.memory.fill, target, operation.pattern)
+    if operation.free:
+        return Work(card.pipelines.control, 0, effect, target.nbytes)
+    sticks = card.spec.sticks(target.runs, target.run)
+    return Work(card.pipelines.move, card.spec.move_time(sticks), effect, target.nbytes, sticks)
+
+
+def _compute(card: Card, _: PinnedMemory, operation: Compute) -> Work:
+    effect = partial(operation.effect, card.memory)
+    return Work(card.pipelines.compute, operation.duration, effect)
+
+
+def _host_callback(card: Card, _: PinnedMemory, operation: HostCallback) -> Work:
+    duration = operation.duration
+    if duration is None:
+        duration = card.spec.callback_time
+    return Work(card.pipelines.host, duration, operation.function)
+
+
+def _event_signal(card: Card, _: PinnedMemory, operation: EventSignal) -> Work:
+    if operation.event.ticket is not None:
+        raise ValueError(f"{operation} is enqueued already; a new signal is a new EventSignal()")
+    return Work(card.pipelines.control, 0, None, fires=operation.event)
+
+
+def _event_wait(card: Card, _: PinnedMemory, operation: EventWait) -> Work:
+    event = operation.signal.event
+    if event.ticket is None:
+        raise ValueError(
+            f"{operation}: its signal is not enqueued yet, so nothing says that it ever fires; "
+            "submit the signal first"
+        )
+    return Work(card.pipelines.control, 0, None, awaited=event)
+
+
+_RULES: dict[type[Operation], Callable[[Card, PinnedMemory, Any], Work]] = {
+    HostCallback: _host_callback,
+    H2D: _h2d,
+    D2H: _d2h,
+    D2D: _d2d,
+    Fill: _fill,
+    Compute: _compute,
+    EventSignal: _event_signal,
+    EventWait: _event_wait,
+}

@@ -1,0 +1,112 @@
+"""Pinned memory: the host pages that the DMA engines can see.
+
+A real host locks such pages and maps them for the card; here they are merely known. A buffer stays
+pinned as long as anything refers to its bytes, and is forgotten when the last view has gone.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from bisect import bisect_left, bisect_right, insort
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from torch_spyre_ref.emulator.pages import Bytes, Pages
+from torch_spyre_ref.runtime.errors import NotPinned
+
+
+class _PinnedPages(Pages):
+    """Pages known to the DMA engines. A type of their own, so that a view's base tells."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PinnedBuffer:
+    """Pinned bytes: ``array`` is uint8, one-dimensional, and begins at host ``address``."""
+
+    address: int
+    array: Bytes
+
+
+class _Block(NamedTuple):
+    stop: int
+    owner: weakref.ref[_PinnedPages]
+
+
+class PinnedMemory:
+    """All pinned memory of the process, by address. Thread-safe; finding takes O(log n)."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._starts: list[int] = []
+        self._blocks: dict[int, _Block] = {}
+        # Pages go when their last view goes, perhaps in the middle of a method below: so what is
+        # called then takes no lock, it only leaves word.
+        self._gone: deque[tuple[int, weakref.ref[_PinnedPages]]] = deque()
+
+    def allocate(self, nbytes: int) -> PinnedBuffer:
+        """``nbytes`` pinned bytes, page-aligned, zero at first.
+
+        Raises ``ValueError`` below 1 byte, ``MemoryError`` when the host refuses.
+        """
+        if nbytes < 1:
+            raise ValueError(f"{nbytes} pinned bytes asked for; ask for at least 1")
+        try:
+            pages = _PinnedPages(nbytes)
+        except OSError as refusal:
+            raise MemoryError(
+                f"{nbytes} pinned bytes asked for, but the host refuses ({refusal}); "
+                "ask for less, or free some"
+            ) from None
+        array = pages.bytes()
+        start = int(array.__array_interface__["data"][0])
+        owner = weakref.ref(pages, lambda owner: self._gone.append((start, owner)))
+        with self._lock:
+            self._forget_gone()
+            known = start in self._blocks
+            self._blocks[start] = _Block(start + nbytes, owner)
+            if not known:
+                insort(self._starts, start)
+        return PinnedBuffer(start, array)
+
+    def is_pinned(self, address: int) -> bool:
+        """Whether the byte at host ``address`` is pinned."""
+        return self.pinned_from(address) > 0
+
+    def pinned_from(self, address: int) -> int:
+        """How many bytes from host ``address`` on are pinned in one buffer; 0 when none."""
+        with self._lock:
+            self._forget_gone()
+            index = bisect_right(self._starts, address) - 1
+            if index < 0:
+                return 0
+            return max(0, self._blocks[self._starts[index]].stop - address)
+
+    def require(self, buffer: Bytes) -> None:
+        """Raise :class:`NotPinned` unless all of the dense array ``buffer`` is pinned."""
+        base = buffer.base
+        if type(base) is np.ndarray:
+            base = base.base
+        if type(base) is memoryview and type(base.obj) is _PinnedPages:
+            return  # a view of our own array: its address, ten times as slow to get, is not needed
+        address = int(buffer.__array_interface__["data"][0])
+        if self.pinned_from(address) < buffer.size:
+            raise NotPinned(
+                f"a DMA of {buffer.size} bytes was given host memory that is not pinned; copy it "
+                "to a pinned buffer first (tensor.pin_memory(), or the staging pool)"
+            )
+
+    def _forget_gone(self) -> None:
+        while self._gone:
+            start, owner = self._gone[0]
+            block = self._blocks.get(start)
+            # The host may have given the same address to new pages before word came.
+            if block is not None and block.owner is owner:
+                index = bisect_left(self._starts, start)
+                if index < len(self._starts) and self._starts[index] == start:
+                    del self._starts[index]
+                del self._blocks[start]
+            self._gone.popleft()

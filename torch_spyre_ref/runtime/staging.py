@@ -1,0 +1,65 @@
+"""The staging pool: pinned buffers that carry pageable memory to and from the card.
+
+A buffer may be used again only when the operation that reads or writes it is over. That is its
+guard, and the only one: host buffers have no footprint on the card. They are small, so that a copy
+through one stays in the host's cache.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from torch_spyre_ref.emulator.clock import Clock
+from torch_spyre_ref.runtime.pinned import PinnedBuffer, PinnedMemory
+from torch_spyre_ref.runtime.queues import Queue
+
+STAGING_BYTES = 512 << 10
+"""Bytes in one staging buffer; larger transfers go through in pieces. Half a megabyte stays in the
+second-level cache of most hosts between the two copies that a byte makes."""
+
+
+class _InFlight(NamedTuple):
+    queue: Queue
+    ticket: int
+    buffer: PinnedBuffer
+
+
+class StagingPool:
+    """``buffers`` staging buffers, made when first needed. Thread-safe."""
+
+    def __init__(self, pinned: PinnedMemory, clock: Clock, buffers: int = 2) -> None:
+        self._pinned, self._clock, self._unmade = pinned, clock, buffers
+        self._free: list[PinnedBuffer] = []
+        self._in_flight: deque[_InFlight] = deque()
+
+    def acquire(self, nbytes: int) -> PinnedBuffer:
+        """A buffer of :data:`STAGING_BYTES` bytes that nothing uses; ``nbytes`` is what is needed.
+
+        When all are in flight, the host waits for the oldest; when all are held by callers, there
+        is one more. Raises ``ValueError`` for more than :data:`STAGING_BYTES`.
+        """
+        if not 0 < nbytes <= STAGING_BYTES:
+            raise ValueError(
+                f"a staging buffer for {nbytes} bytes asked for; one holds 1 to {STAGING_BYTES} "
+                "bytes, so transfer in pieces"
+            )
+        with self._clock:
+            if self._free:
+                return self._free.pop()
+            if self._unmade > 0 or not self._in_flight:
+                self._unmade -= 1
+                return self._pinned.allocate(STAGING_BYTES)
+            oldest = self._in_flight.popleft()
+        oldest.queue.settle(oldest.ticket)
+        return oldest.buffer
+
+    def release_after(self, buffer: PinnedBuffer, queue: Queue, ticket: int) -> None:
+        """Give ``buffer`` back, to be used again when operation ``ticket`` of ``queue`` is over."""
+        with self._clock:
+            self._in_flight.append(_InFlight(queue, ticket, buffer))
+
+    def release(self, buffer: PinnedBuffer) -> None:
+        """Give ``buffer`` back at once: no operation uses it."""
+        with self._clock:
+            self._free.append(buffer)
