@@ -1,9 +1,8 @@
 // Card memory, as c10 asks for it: see allocator.h.
 #include "allocator.h"
 
-#include <c10/core/impl/COW.h>
-
 #include <algorithm>
+#include <deque>
 
 #include "device.h"
 
@@ -45,11 +44,13 @@ c10::DataPtr take(c10::DeviceIndex index, size_t bytes) {
   refuse_if_gone("card memory");
   Gil gil;
   const Driver& from = driver();
+  from.bound(Method::free);  // what cannot be given back must not be taken
   Ref allocation = from(Method::allocate, static_cast<uint64_t>(bytes), static_cast<int64_t>(index),
                         static_cast<int64_t>(current_stream(index)));
   const uint64_t address = to_address(checked(attribute(allocation.get(), address_name())));
   TORCH_CHECK(address != 0, "driver.allocate() gave address 0, which stands for no memory at all");
-  return {reinterpret_cast<void*>(address), new Owned{allocation.take(), &from}, &give_back, device};
+  return {reinterpret_cast<void*>(address), new Owned{allocation.take(), &from}, &give_back,
+          device};
 }
 // --8<-- [end:allocator]
 
@@ -58,9 +59,9 @@ Ref find(const void* address) {
 }
 
 // --8<-- [start:statistics]
-using c10::CachingDeviceAllocator::DeviceStats;
 using c10::CachingAllocator::Stat;
 using c10::CachingAllocator::StatArray;
+using c10::CachingDeviceAllocator::DeviceStats;
 
 constexpr std::pair<const char*, StatArray DeviceStats::*> kPooled[] = {
     {"allocation", &DeviceStats::allocation},
@@ -126,25 +127,24 @@ std::pair<size_t, size_t> to_free_and_total(const Ref& pair) {
           to_address(Ref::borrow(PyTuple_GET_ITEM(sequence.get(), 1)))};
 }
 
+// One for each card, and one (-1) for whichever is current: a storage keeps the allocator that made
+// it, and torch asks that one for more, on any thread.
 class CardAllocator final : public c10::DeviceAllocator {
  public:
-  c10::DataPtr allocate(size_t bytes) override { return take(current_device(), bytes); }
+  explicit CardAllocator(c10::DeviceIndex index) : index_(index) {}
 
-  // The raw interface wants a context that is the data pointer itself; ours is an object.
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
-
-  // "Simple" to c10 means that nobody has wrapped our context: then copy-on-write may wrap it.
-  bool is_simple_data_ptr(const c10::DataPtr& data) const override {
-    return data.get_deleter() == &give_back;
+  c10::DataPtr allocate(size_t bytes) override {
+    return take(index_ < 0 ? current_device() : index_, bytes);
   }
 
-  // Called to materialise a copy-on-write storage: both ends are whole allocations of one card.
-  void copy_data(void* target, const void* source, size_t bytes) const override {
-    if (bytes == 0) return;
-    refuse_if_gone("a copy of card memory");
-    Gil gil;
-    Ref to = find(target), from = find(source);
-    driver()(Method::move_bytes, to.get(), from.get(), static_cast<uint64_t>(bytes));
+  // The raw interface wants a context that is the data pointer itself; ours is an object. For the
+  // same reason a storage cannot become copy-on-write: torch._lazy_clone() refuses it.
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+
+  // c10 copies through an allocator only where context and data are one pointer (copy-on-write).
+  void copy_data(void*, const void*, size_t) const override {
+    TORCH_CHECK_NOT_IMPLEMENTED(false,
+                                "card memory cannot be cloned by its allocator: copy tensors");
   }
 
   bool initialized() override {
@@ -156,35 +156,43 @@ class CardAllocator final : public c10::DeviceAllocator {
     record_stream(data, stream);
   }
   DeviceStats getDeviceStats(c10::DeviceIndex index) override {
-    return ask("memory statistics", to_stats, Method::statistics, number(index));
+    return ask("memory statistics", to_stats, Method::statistics, card(index));
   }
   void resetAccumulatedStats(c10::DeviceIndex index) override {
-    ask("memory statistics", nothing, Method::reset_accumulated, number(index));
+    ask("memory statistics", nothing, Method::reset_accumulated, card(index));
   }
   void resetPeakStats(c10::DeviceIndex index) override {
-    ask("memory statistics", nothing, Method::reset_peak, number(index));
+    ask("memory statistics", nothing, Method::reset_peak, card(index));
   }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
-    return ask("memory information", to_free_and_total, Method::memory_info, number(index));
+    return ask("memory information", to_free_and_total, Method::memory_info, card(index));
   }
 
  private:
-  static int64_t number(c10::DeviceIndex index) { return resolve(index); }
+  static int64_t card(c10::DeviceIndex index) { return resolve(index); }
+
+  c10::DeviceIndex index_;
 };
+
+std::deque<CardAllocator>& allocators() {
+  static auto* const made = [] {
+    auto* all = new std::deque<CardAllocator>();
+    for (int index = -1; index < kMaxDevices; ++index) all->emplace_back(index);
+    return all;
+  }();
+  return *made;
+}
 
 }  // namespace
 
-c10::DeviceAllocator& card_allocator() {
-  static auto* const allocator = new CardAllocator();
-  return *allocator;
+c10::Allocator& allocator_of(c10::DeviceIndex index) {
+  return allocators()[static_cast<size_t>(index + 1)];
 }
 
 void register_allocators() {
-  c10::SetAllocator(kCard, &card_allocator());
+  c10::SetAllocator(kCard, &allocator_of(-1));
   pinned_allocator();
 }
-
-c10::DataPtr allocate_on(c10::DeviceIndex index, size_t bytes) { return take(index, bytes); }
 
 Ref allocation_of(const c10::DataPtr& data) {
   if (!data.get()) return Ref::borrow(Py_None);

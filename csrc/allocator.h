@@ -1,7 +1,8 @@
 // Card memory and pinned host memory, as c10 asks for them.
 //
-// Contract: c10::DeviceAllocator and at::HostAllocator. `DataPtr::get()` of card memory is a logical
-// address that only the driver can resolve; `get_context()` owns the driver's allocation object.
+// Contract: c10::DeviceAllocator and at::HostAllocator. `DataPtr::get()` of card memory is a
+// logical address that only the driver can resolve; `get_context()` owns the driver's allocation
+// object.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -12,7 +13,8 @@
 
 namespace spyre {
 
-c10::DeviceAllocator& card_allocator();
+// The memory of one card, whose index has been checked; -1 is the card that is current when asked.
+c10::Allocator& allocator_of(c10::DeviceIndex index);
 c10::Allocator& pinned_allocator();
 void register_allocators();
 
@@ -21,9 +23,6 @@ bool is_pinned(const void* pointer);
 // The driver's allocation object behind a DataPtr; none for zero bytes. A context that is not ours
 // (DLPack, from_blob, copy-on-write) is looked up by its address. GIL held.
 Ref allocation_of(const c10::DataPtr& data);
-
-// Card memory of `bytes` on a card whose index has been checked.
-c10::DataPtr allocate_on(c10::DeviceIndex index, size_t bytes);
 
 // Gives a storage another size, in either direction; keeps the bytes that both sizes hold.
 void resize_storage(c10::StorageImpl& storage, size_t bytes);

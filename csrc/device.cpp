@@ -5,14 +5,12 @@
 
 #include <array>
 #include <atomic>
-#include <limits>
+#include <utility>
 
 #include "driver.h"
 
 namespace spyre {
 namespace {
-
-constexpr int kMaxDevices = std::numeric_limits<c10::DeviceIndex>::max();
 
 std::atomic<int> known_count{-1};
 thread_local c10::DeviceIndex device_of_thread = 0;

@@ -6,9 +6,14 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
+#include <limits>
+
 namespace spyre {
 
 constexpr c10::DeviceType kCard = c10::DeviceType::PrivateUse1;
+
+// Device indices are 8 bits wide.
+constexpr int kMaxDevices = std::numeric_limits<c10::DeviceIndex>::max();
 
 // Asked of the driver once; throws what the driver throws.
 c10::DeviceIndex device_count();
@@ -27,19 +32,5 @@ c10::DeviceIndex resolve(c10::DeviceIndex index);
 
 c10::StreamId current_stream(c10::DeviceIndex index) noexcept;
 c10::StreamId exchange_stream(c10::DeviceIndex index, c10::StreamId stream);
-
-// Makes a card current for a scope. `index` must have been checked.
-class OnDevice {
- public:
-  explicit OnDevice(c10::DeviceIndex index) : previous_(current_device()) {
-    set_device_unchecked(index);
-  }
-  ~OnDevice() { set_device_unchecked(previous_); }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-
- private:
-  c10::DeviceIndex previous_;
-};
 
 }  // namespace spyre

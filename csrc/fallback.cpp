@@ -32,7 +32,8 @@ bool is_card(const at::Tensor& tensor) {
 
 // Whether an argument is written. Core's schemas hide three of them: batch normalisation updates
 // its running statistics, and without this they would stay on the CPU and be lost.
-bool is_written(const c10::FunctionSchema& schema, size_t position, c10::ArrayRef<c10::IValue> all) {
+bool is_written(const c10::FunctionSchema& schema, size_t position,
+                c10::ArrayRef<c10::IValue> all) {
   const auto& argument = schema.arguments()[position];
   if (argument.alias_info()) return argument.alias_info()->isWrite();
   if (argument.name() != "running_mean" && argument.name() != "running_var") return false;
@@ -55,10 +56,9 @@ at::Tensor empty_on_cpu(at::IntArrayRef size, at::IntArrayRef stride, at::Scalar
 
 // The tensor's bytes as they lie in memory: a conj or neg bit belongs to the reader.
 at::Tensor without_bits(const at::Tensor& tensor) {
-  return tensor.is_conj() || tensor.is_neg()
-             ? alias(tensor, tensor.scalar_type(), tensor.sizes(), tensor.strides(),
-                     tensor.storage_offset())
-             : tensor;
+  return tensor.is_conj() || tensor.is_neg() ? alias(tensor, tensor.scalar_type(), tensor.sizes(),
+                                                     tensor.strides(), tensor.storage_offset())
+                                             : tensor;
 }
 
 void copy_meaning(const at::Tensor& from, const at::Tensor& to) {
@@ -69,7 +69,8 @@ void copy_meaning(const at::Tensor& from, const at::Tensor& to) {
 }
 
 void copy_bytes(const at::Tensor& from, const at::Tensor& to) {
-  if (from.numel() > 0) at::_copy_from(without_bits(from), without_bits(to), /*non_blocking=*/false);
+  if (from.numel() > 0)
+    at::_copy_from(without_bits(from), without_bits(to), /*non_blocking=*/false);
 }
 
 // A copy of its own: dense, its dimensions in the same order in memory, so that the result's
@@ -109,9 +110,8 @@ void copy_together(c10::ArrayRef<Operand*> operands, int64_t start, int64_t stop
 
 // Puts every operand of one storage on the CPU.
 void copy_storage(std::vector<Operand*>& operands) {
-  std::sort(operands.begin(), operands.end(), [](const Operand* a, const Operand* b) {
-    return extent(a->card) < extent(b->card);
-  });
+  std::sort(operands.begin(), operands.end(),
+            [](const Operand* a, const Operand* b) { return extent(a->card) < extent(b->card); });
   for (size_t i = 0; i < operands.size();) {
     auto [start, stop] = extent(operands[i]->card);
     bool written = operands[i]->written;
@@ -121,8 +121,8 @@ void copy_storage(std::vector<Operand*>& operands) {
       written |= operands[end]->written;
     }
     const c10::ArrayRef<Operand*> cluster(operands.data() + i, end - i);
-    const bool overlaps = cluster.size() > 1 || at::has_internal_overlap(cluster[0]->card) ==
-                                                    at::MemOverlap::Yes;
+    const bool overlaps =
+        cluster.size() > 1 || at::has_internal_overlap(cluster[0]->card) == at::MemOverlap::Yes;
     if (written && overlaps)
       copy_together(cluster, start, stop);
     else
@@ -155,13 +155,13 @@ class Call {
   // --8<-- [start:fallback]
   void run() {
     refuse_views();
-    for (size_t i = 0; i < arguments_.size(); ++i) find_target(arguments_[i]);
+    find_target();
     for (size_t i = 0; i < arguments_.size(); ++i) check_and_collect(i);
     TORCH_CHECK_NOT_IMPLEMENTED(op_.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU), name(),
                                 " is not implemented for ", c10::get_privateuse1_backend(),
                                 ", and the CPU, which would stand in, has no kernel for it either");
     tell_driver();
-    const c10::DeviceGuard on_target(target());
+    const c10::DeviceGuard on_target(target_);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     copy_to_cpu();
@@ -175,8 +175,6 @@ class Call {
 
  private:
   const c10::OperatorName& name() const { return op_.operator_name(); }
-
-  c10::Device target() const { return *result_device_; }
 
   template <class Visit>
   static void each_tensor(const c10::IValue& value, Visit&& visit) {
@@ -200,23 +198,22 @@ class Call {
   }
 
   // The first card among the arguments decides: in `2 // b` the 2 is a CPU tensor, and comes first.
-  void find_target(const c10::IValue& value) {
-    each_tensor(value, [&](const at::Tensor& tensor) {
-      if (is_card(tensor) && !tensor_device_) tensor_device_ = tensor.device();
-    });
-    if (value.isDevice() && value.toDevice().type() == kCard)
-      result_device_ = c10::Device(kCard, resolve(value.toDevice().index()));
-    if (value.isGenerator() && value.toGenerator().device().type() == kCard)
-      generator_device_ = value.toGenerator().device();
+  void find_target() {
+    std::optional<c10::Device> named, of_generator;
+    for (const auto& value : arguments_) {
+      each_tensor(value, [&](const at::Tensor& tensor) {
+        if (is_card(tensor) && !tensor_device_) tensor_device_ = tensor.device();
+      });
+      if (value.isDevice() && value.toDevice().type() == kCard)
+        named = c10::Device(kCard, resolve(value.toDevice().index()));
+      if (value.isGenerator() && value.toGenerator().device().type() == kCard)
+        of_generator = value.toGenerator().device();
+    }
+    const auto found = named ? named : tensor_device_ ? tensor_device_ : of_generator;
+    target_ = found.value_or(c10::Device(kCard, current_device()));
   }
 
   void check_and_collect(size_t position) {
-    if (!result_device_) {
-      if (tensor_device_)
-        result_device_ = tensor_device_;
-      else
-        result_device_ = generator_device_.value_or(c10::Device(kCard, current_device()));
-    }
     const auto& value = arguments_[position];
     const bool written = is_written(schema_, position, arguments_);
     // Indices may lie on the CPU, as on every device.
@@ -226,26 +223,27 @@ class Call {
       check_device(position, tensor, written, may_be_on_cpu);
       if (is_card(tensor)) collect(position, tensor, written);
     });
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        !value.isStorage(), name(), " takes a storage, which the CPU cannot use in its place");
+    TORCH_CHECK_NOT_IMPLEMENTED(!value.isStorage(), name(),
+                                " takes a storage, which the CPU cannot use in its place");
   }
 
   void check_device(size_t position, const at::Tensor& tensor, bool written, bool may_be_on_cpu) {
     if (!tensor_device_ || tensor.device() == *tensor_device_) return;
     if (tensor.is_cpu() && !written && (tensor.dim() == 0 || may_be_on_cpu)) return;
-    TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two "
-                "devices, ", *tensor_device_, " and ", tensor.device(),
+    TORCH_CHECK(false,
+                "Expected all tensors to be on the same device, but found at least two "
+                "devices, ",
+                *tensor_device_, " and ", tensor.device(),
                 "! (when checking argument for argument ", schema_.arguments()[position].name(),
                 " in method ", name(), ")");
   }
 
   void collect(size_t position, const at::Tensor& tensor, bool written) {
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        tensor.layout() == at::kStrided && !tensor.is_quantized(), name(), ": argument ",
-        schema_.arguments()[position].name(), " has layout ", tensor.layout(), "; ",
-        c10::get_privateuse1_backend(), " stores strided, unquantized tensors only");
-    const auto [found, is_new] =
-        index_.try_emplace(tensor.unsafeGetTensorImpl(), operands_.size());
+    TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided && !tensor.is_quantized(), name(),
+                                ": argument ", schema_.arguments()[position].name(), " has layout ",
+                                tensor.layout(), "; ", c10::get_privateuse1_backend(),
+                                " stores strided, unquantized tensors only");
+    const auto [found, is_new] = index_.try_emplace(tensor.unsafeGetTensorImpl(), operands_.size());
     if (is_new) operands_.push_back({tensor, {}});
     auto& operand = operands_[found->second];
     operand.written |= written;
@@ -257,7 +255,8 @@ class Call {
     refuse_if_gone("the CPU fallback");
     Gil gil;
     const auto text = c10::toString(name());
-    Ref op = checked(PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
+    Ref op =
+        checked(PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
     driver()(Method::fallback, op.get());
   }
 
@@ -265,8 +264,8 @@ class Call {
     std::unordered_map<const c10::StorageImpl*, std::vector<Operand*>> storages;
     for (auto& operand : operands_) {
       if (operand.card._is_zerotensor()) {
-        operand.cpu = empty_on_cpu(operand.card.sizes(), operand.card.strides(),
-                                   operand.card.scalar_type());
+        operand.cpu =
+            empty_on_cpu(operand.card.sizes(), operand.card.strides(), operand.card.scalar_type());
         operand.cpu.zero_();
       } else if (operand.card.numel() == 0) {
         copy_alone(operand);
@@ -308,16 +307,16 @@ class Call {
   // Random ops draw from the card's generator: it gives the seed of a CPU generator for this call,
   // and the user's CPU generator is left as it was.
   void call_cpu() {
-    std::optional<size_t> place;
-    for (size_t i = 0; i < arguments_.size(); ++i)
-      if (schema_.arguments()[i].type()->str().rfind("Generator", 0) == 0) place = i;
+    const auto place = generator_argument();
     if (!place && !op_.hasTag(at::Tag::nondeterministic_seeded)) {
       op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
       return;
     }
     const bool given = place && arguments_[*place].isGenerator();
     const auto generator =
-        given ? arguments_[*place].toGenerator() : default_generator(target().index());
+        given ? arguments_[*place].toGenerator() : default_generator(target_.index());
+    TORCH_CHECK(generator.device().type() != kCard || generator.device() == target_,
+                "Expected a generator of ", target_, " but found one of ", generator.device());
     const auto [seed, offset] = reserve(generator, 1);
     at::Philox4_32 engine(seed, 0, offset);
     const uint64_t low = engine(), high = engine();
@@ -332,6 +331,16 @@ class Call {
   }
   // --8<-- [end:fallback-random]
 
+  std::optional<size_t> generator_argument() const {
+    for (size_t i = 0; i < arguments_.size(); ++i) {
+      const auto& type = schema_.arguments()[i].type();
+      const auto& inner =
+          type->kind() == c10::TypeKind::OptionalType ? type->containedType(0) : type;
+      if (inner->kind() == c10::TypeKind::GeneratorType) return i;
+    }
+    return std::nullopt;
+  }
+
   at::Tensor to_card(const at::Tensor& result) const {
     if (!result.defined() || !result.is_cpu()) return result;
     TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == at::kStrided && !result.is_quantized(), name(),
@@ -341,7 +350,7 @@ class Call {
     const auto stride = result.is_non_overlapping_and_dense()
                             ? result.strides().vec()
                             : at::infer_dense_strides(result.sizes(), result.strides());
-    auto card = empty_strided_on(target().index(), result.sizes(), stride, result.scalar_type());
+    auto card = empty_strided_on(target_.index(), result.sizes(), stride, result.scalar_type());
     copy_bytes(result, card);
     copy_meaning(result, card);
     return card;
@@ -377,7 +386,8 @@ class Call {
   torch::jit::Stack& stack_;
   const size_t begin_;
   const std::vector<c10::IValue> arguments_;
-  std::optional<c10::Device> tensor_device_, generator_device_, result_device_;
+  std::optional<c10::Device> tensor_device_;  // where all card arguments lie
+  c10::Device target_{kCard, 0};              // where results go
   std::vector<Operand> operands_;
   std::unordered_map<const at::TensorImpl*, size_t> index_;
 };

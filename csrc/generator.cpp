@@ -7,7 +7,6 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <limits>
 #include <mutex>
 
 namespace spyre {
@@ -42,11 +41,12 @@ class CardGenerator final : public c10::GeneratorImpl {
 
   void set_state(const c10::TensorImpl& state) override {
     uint64_t values[2];
-    TORCH_CHECK(state.device().is_cpu() && state.dtype() == caffe2::TypeMeta::Make<uint8_t>() &&
-                    state.numel() == sizeof(values) && state.is_contiguous(),
-                "a random state of this device is a contiguous CPU tensor of 16 bytes (torch.uint8):"
-                " the seed and the offset, as get_state() gave it; got ",
-                state.numel(), " elements of ", state.dtype(), " on ", state.device());
+    TORCH_CHECK(
+        state.device().is_cpu() && state.dtype() == caffe2::TypeMeta::Make<uint8_t>() &&
+            state.numel() == sizeof(values) && state.is_contiguous(),
+        "a random state of this device is a contiguous CPU tensor of 16 bytes (torch.uint8):"
+        " the seed and the offset, as get_state() gave it; got ",
+        state.numel(), " elements of ", state.dtype(), " on ", state.device());
     std::memcpy(values, state.data(), sizeof(values));
     seed_ = values[0], offset_ = values[1];
   }
@@ -69,10 +69,10 @@ at::Generator new_generator(c10::DeviceIndex index) {
   return at::make_generator<CardGenerator>(resolve(index));
 }
 
-// Made on first use without a lock: a lock held by another thread at fork() never opens in the child.
+// Made on first use without a lock: a lock held by another thread at fork() never opens in the
+// child.
 const at::Generator& default_generator(c10::DeviceIndex index) {
-  static std::array<std::atomic<at::Generator*>, std::numeric_limits<c10::DeviceIndex>::max() + 1>
-      generators{};
+  static std::array<std::atomic<at::Generator*>, kMaxDevices + 1> generators{};
   auto& slot = generators[static_cast<size_t>(resolve(index))];
   if (auto* made = slot.load(std::memory_order_acquire)) return *made;
   auto* fresh = new at::Generator(new_generator(index));

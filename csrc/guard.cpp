@@ -1,7 +1,7 @@
 // Devices, streams and events, as c10's guards ask for them.
 //
-// Contract: c10::impl::DeviceGuardImplInterface of torch 2.13, every method. Devices are a matter of
-// this file and device.cpp; streams and events belong to the driver.
+// Contract: c10::impl::DeviceGuardImplInterface of torch 2.13, every method. Devices are a matter
+// of this file and device.cpp; streams and events belong to the driver.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 
@@ -79,9 +79,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   // --8<-- [start:guard-events]
   void record(void** event, const c10::Stream& s, const c10::DeviceIndex device_index,
               const c10::EventFlag flag) const override {
-    TORCH_CHECK(device_index < 0 || device_index == s.device_index(),
-                "an event of ", c10::Device(kCard, device_index),
-                " cannot be recorded on a stream of ", s.device(), ": make an event for each card");
+    TORCH_CHECK(device_index < 0 || device_index == s.device_index(), "an event of ",
+                c10::Device(kCard, device_index), " cannot be recorded on a stream of ", s.device(),
+                ": make an event for each card");
     const bool timing = flag == c10::EventFlag::BACKEND_DEFAULT;
     const auto recorded = ask("an event", to_int, Method::record_event, handle(*event),
                               number(s.device_index()), id(s), timing);

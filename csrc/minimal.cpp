@@ -5,8 +5,9 @@
 // fallback they would return a copy, and a write to the view would be lost.
 #include "minimal.h"
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
-#include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/set_native.h>
@@ -37,19 +38,28 @@ c10::DeviceIndex check_options(std::optional<at::Layout> layout, std::optional<a
   return resolve(device.has_value() ? device->index() : -1);
 }
 
+// torch.use_deterministic_algorithms promises that fresh memory does not vary.
+at::Tensor filled_if_deterministic(at::Tensor fresh) {
+  const auto& context = at::globalContext();
+  if (C10_UNLIKELY(context.deterministicAlgorithms() &&
+                   context.deterministicFillUninitializedMemory()))
+    at::native::fill_empty_deterministic_(fresh);
+  return fresh;
+}
+
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                  std::optional<at::Layout> layout, std::optional<at::Device> device,
                  std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
-  const OnDevice scope(check_options(layout, device, pin_memory));
-  return at::detail::empty_generic(size, &card_allocator(), kKeys, c10::dtype_or_default(dtype),
-                                   format);
+  auto& memory = allocator_of(check_options(layout, device, pin_memory));
+  return filled_if_deterministic(
+      at::detail::empty_generic(size, &memory, kKeys, c10::dtype_or_default(dtype), format));
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
                          std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                          std::optional<at::Device> device, std::optional<bool> pin_memory) {
-  return empty_strided_on(check_options(layout, device, pin_memory), size, stride,
-                          c10::dtype_or_default(dtype));
+  return filled_if_deterministic(empty_strided_on(check_options(layout, device, pin_memory), size,
+                                                  stride, c10::dtype_or_default(dtype)));
 }
 // --8<-- [end:factories]
 
@@ -59,9 +69,8 @@ void set_geometry(at::TensorImpl& tensor, at::IntArrayRef size, at::OptionalIntA
                   int64_t offset) {
   at::detail::check_size_nonnegative(size);
   const size_t itemsize = tensor.dtype().itemsize();
-  const size_t bytes =
-      stride ? at::detail::computeStorageNbytes(size, *stride, itemsize, offset)
-             : at::detail::computeStorageNbytesContiguous(size, itemsize, offset);
+  const size_t bytes = stride ? at::detail::computeStorageNbytes(size, *stride, itemsize, offset)
+                              : at::detail::computeStorageNbytesContiguous(size, itemsize, offset);
   if (c10::multiply_integers(size) > 0 && bytes > tensor.unsafe_storage().nbytes())
     resize_storage(*tensor.unsafe_storage().unsafeGetStorageImpl(), bytes);
   tensor.set_storage_offset(offset);
@@ -99,8 +108,8 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, at
 }
 
 at::Tensor& set_to_nothing(at::Tensor& self) {
-  at::Storage empty(at::Storage::use_byte_size_t(), 0, allocate_on(self.device().index(), 0),
-                    &card_allocator(), /*resizable=*/true);
+  at::Storage empty(at::Storage::use_byte_size_t(), 0, &allocator_of(self.device().index()),
+                    /*resizable=*/true);
   return set_storage(self, std::move(empty), 0, {0}, {});
 }
 // --8<-- [end:set]
@@ -132,7 +141,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
   m.impl("as_strided", &at::native::as_strided_tensorimpl);
-  m.impl("view", static_cast<at::Tensor (*)(const at::Tensor&, at::IntArrayRef)>(&at::native::view));
+  m.impl("view",
+         static_cast<at::Tensor (*)(const at::Tensor&, at::IntArrayRef)>(&at::native::view));
   m.impl("_reshape_alias", &at::native::_reshape_alias);
   m.impl("unfold", &at::native::unfold);
   m.impl("view_as_real", &at::native::view_as_real);
@@ -148,8 +158,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 }
 // --8<-- [end:minimal]
 
-#define SPYRE_REFUSE(KEY)                                             \
-  TORCH_LIBRARY_IMPL(_, KEY, m) {                                     \
+#define SPYRE_REFUSE(KEY)                                                    \
+  TORCH_LIBRARY_IMPL(_, KEY, m) {                                            \
     m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_layout>()); \
   }
 SPYRE_REFUSE(SparsePrivateUse1)
@@ -159,24 +169,21 @@ SPYRE_REFUSE(NestedTensorPrivateUse1)
 #undef SPYRE_REFUSE
 
 // Without it `torch.autocast` of this device fails on every op that no autocast rule names.
-TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFallthrough());
-}
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 
 }  // namespace
 
 at::Tensor empty_strided_on(c10::DeviceIndex index, at::IntArrayRef size, at::IntArrayRef stride,
                             at::ScalarType dtype) {
-  const OnDevice scope(index);
-  return at::detail::empty_strided_generic(size, stride, &card_allocator(), kKeys, dtype);
+  return at::detail::empty_strided_generic(size, stride, &allocator_of(index), kKeys, dtype);
 }
 
 at::Tensor alias(const at::Tensor& tensor, at::ScalarType dtype, at::IntArrayRef size,
                  at::IntArrayRef stride, int64_t offset) {
   const auto keys = tensor.is_cpu() ? c10::DispatchKeySet(c10::DispatchKey::CPU) : kKeys;
-  auto result = at::detail::make_tensor<at::TensorImpl>(
-      at::TensorImpl::VIEW, at::Storage(tensor.storage()), keys,
-      caffe2::TypeMeta::fromScalarType(dtype));
+  auto result =
+      at::detail::make_tensor<at::TensorImpl>(at::TensorImpl::VIEW, at::Storage(tensor.storage()),
+                                              keys, caffe2::TypeMeta::fromScalarType(dtype));
   auto* impl = result.unsafeGetTensorImpl();
   impl->set_storage_offset(offset);
   impl->set_sizes_and_strides(size, stride);

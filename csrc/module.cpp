@@ -1,7 +1,6 @@
 // The Python face of the bridge: the module `torch_spyre_ref._bridge`.
 //
 // Contract: `_bridge.pyi` beside the package says what each function takes and gives.
-#include <c10/core/impl/COW.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/Storage.h>
@@ -26,17 +25,6 @@ c10::DeviceIndex index_of(PyObject* value) {
   return static_cast<c10::DeviceIndex>(index);
 }
 
-// A storage that others share copy-on-write must own its bytes before anything is written: torch
-// does this when a kernel asks for a data pointer, which ours never do.
-const c10::DataPtr& data_of(const c10::Storage& storage, bool read_only) {
-  auto* impl = storage.unsafeGetStorageImpl();
-  if (!read_only && c10::impl::cow::is_cow_data_ptr(impl->data_ptr())) {
-    const OnDevice scope(impl->device().index());
-    c10::impl::cow::materialize_cow(impl);
-  }
-  return impl->data_ptr();
-}
-
 const c10::Storage& storage_of(const at::Tensor& tensor) {
   TORCH_CHECK_TYPE(tensor.device().type() == kCard, "expected a tensor on ",
                    c10::get_privateuse1_backend(), ", got one on ", tensor.device());
@@ -49,11 +37,6 @@ const at::Tensor& tensor_of(PyObject* object) {
   return THPVariable_Unpack(object);
 }
 
-bool flag_of(PyObject* const* arguments, Py_ssize_t count, const char* name) {
-  TORCH_CHECK_TYPE(count == 1 || count == 2, name, "() takes one or two arguments, got ", count);
-  return count == 2 && PyObject_IsTrue(arguments[1]) == 1;
-}
-
 PyObject* install(PyObject*, PyObject* object) {
   HANDLE_TH_ERRORS
   install_driver(object);
@@ -64,22 +47,23 @@ PyObject* install(PyObject*, PyObject* object) {
 }
 
 PyObject* shutdown(PyObject*, PyObject*) {
+  HANDLE_TH_ERRORS
   shut_down();
   Py_RETURN_NONE;
-}
-
-PyObject* allocation(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
-  HANDLE_TH_ERRORS
-  const bool read_only = flag_of(arguments, count, "allocation");
-  return allocation_of(data_of(storage_of(tensor_of(arguments[0])), read_only)).take();
   END_HANDLE_TH_ERRORS
 }
 
-PyObject* locate(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+PyObject* allocation(PyObject*, PyObject* tensor) {
   HANDLE_TH_ERRORS
-  const bool read_only = flag_of(arguments, count, "locate");
-  const at::Tensor& tensor = tensor_of(arguments[0]);
-  const auto& data = data_of(storage_of(tensor), read_only);
+  return allocation_of(storage_of(tensor_of(tensor)).data_ptr()).take();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* locate(PyObject*, PyObject* object) {
+  HANDLE_TH_ERRORS
+  const at::Tensor& tensor = tensor_of(object);
+  const auto& data = storage_of(tensor).data_ptr();
+  if (!data.get()) return checked(Py_BuildValue("Oi", Py_None, 0)).take();
   const auto start = reinterpret_cast<uintptr_t>(data.get()) +
                      static_cast<uintptr_t>(tensor.storage_offset()) * tensor.itemsize();
   Ref address = checked(PyLong_FromUnsignedLongLong(start));
@@ -87,15 +71,14 @@ PyObject* locate(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
   END_HANDLE_TH_ERRORS
 }
 
-PyObject* storage_allocation(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+PyObject* storage_allocation(PyObject*, PyObject* object) {
   HANDLE_TH_ERRORS
-  const bool read_only = flag_of(arguments, count, "storage_allocation");
-  TORCH_CHECK_TYPE(THPStorage_Check(arguments[0]), "expected a torch.UntypedStorage, got ",
-                   Py_TYPE(arguments[0])->tp_name);
-  const auto& storage = THPStorage_Unpack(arguments[0]);
+  TORCH_CHECK_TYPE(THPStorage_Check(object), "expected a torch.UntypedStorage, got ",
+                   Py_TYPE(object)->tp_name);
+  const auto& storage = THPStorage_Unpack(object);
   TORCH_CHECK_TYPE(storage.device().type() == kCard, "expected a storage on ",
                    c10::get_privateuse1_backend(), ", got one on ", storage.device());
-  return allocation_of(data_of(storage, read_only)).take();
+  return allocation_of(storage.data_ptr()).take();
   END_HANDLE_TH_ERRORS
 }
 
@@ -168,9 +151,9 @@ PyCFunction fast(Function* function) {
 PyMethodDef methods[] = {
     {"install", install, METH_O, nullptr},
     {"shutdown", shutdown, METH_NOARGS, nullptr},
-    {"allocation", fast(allocation), METH_FASTCALL, nullptr},
-    {"storage_allocation", fast(storage_allocation), METH_FASTCALL, nullptr},
-    {"locate", fast(locate), METH_FASTCALL, nullptr},
+    {"allocation", allocation, METH_O, nullptr},
+    {"storage_allocation", storage_allocation, METH_O, nullptr},
+    {"locate", locate, METH_O, nullptr},
     {"device_count", device_count_, METH_NOARGS, nullptr},
     {"current_device", current_device_, METH_NOARGS, nullptr},
     {"set_device", set_device_, METH_O, nullptr},

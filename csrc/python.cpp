@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "versions.h"
@@ -47,9 +48,16 @@ bool interpreter_gone() noexcept {
   return shut.load(std::memory_order_acquire) || !Py_IsInitialized() || interpreter_is_finalizing();
 }
 
-void shut_down() noexcept {
+// Python has joined all other threads by now: what is left are daemons. Those that use a card get
+// a moment to come by and be held here; elsewhere, in torch's frames, they would abort the process.
+void shut_down() {
   ending_thread = std::this_thread::get_id();
   shut.store(true, std::memory_order_release);
+  const Ref threading = checked(PyImport_ImportModule("threading"));
+  const Ref count = checked(PyObject_CallMethod(threading.get(), "active_count", nullptr));
+  if (to_int(count) == 1) return;
+  const WithoutGil released;
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
 }
 
 void refuse_if_gone(const char* what) {
@@ -58,8 +66,10 @@ void refuse_if_gone(const char* what) {
     if (PyGILState_Check()) PyEval_SaveThread();
     hold_for_ever();
   }
-  TORCH_CHECK(false, what, " was asked for while the interpreter is ending: the card is shut down. ",
-              "Do it before exit, or in an atexit handler registered after this package was imported");
+  TORCH_CHECK(false, what,
+              " is out of reach: the interpreter is ending, and the card is shut down.",
+              " Use it before, for example in an atexit handler that is registered after this "
+              "package was imported");
 }
 // --8<-- [end:shutdown]
 
@@ -77,7 +87,8 @@ WithoutGil::~WithoutGil() {
 
 PyObject* call(PyObject* callable, PyObject** arguments, size_t count) {
   return held_at_exit([&] {
-    return PyObject_Vectorcall(callable, arguments, count | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+    return PyObject_Vectorcall(callable, arguments, count | PY_VECTORCALL_ARGUMENTS_OFFSET,
+                               nullptr);
   });
 }
 

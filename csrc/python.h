@@ -15,7 +15,7 @@ namespace spyre {
 bool interpreter_gone() noexcept;
 
 // Called once, from atexit, on the thread that ends the interpreter.
-void shut_down() noexcept;
+void shut_down();
 
 // What a caller that needs an answer from Python does when the interpreter is gone: the thread that
 // ends the interpreter gets an exception, any other thread stops here for ever.
@@ -64,7 +64,8 @@ class PendingError {
 // `arguments[-1]` must be a free slot (PY_VECTORCALL_ARGUMENTS_OFFSET). Null when Python raised.
 PyObject* call(PyObject* callable, PyObject** arguments, size_t count);
 // The same for a kernel that torch called: its arguments as they came, and not after the end.
-PyObject* call_kernel(PyObject* callable, PyObject* const* arguments, size_t flags, PyObject* names);
+PyObject* call_kernel(PyObject* callable, PyObject* const* arguments, size_t flags,
+                      PyObject* names);
 PyObject* attribute(PyObject* object, PyObject* interned_name);
 void release(PyObject* object) noexcept;
 

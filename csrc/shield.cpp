@@ -9,8 +9,7 @@ namespace spyre {
 namespace {
 
 struct Shield {
-  PyObject_HEAD
-  vectorcallfunc vectorcall;
+  PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* callable;
 };
 
@@ -57,9 +56,9 @@ PyType_Slot slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec specification = {
-    "torch_spyre_ref._bridge.Shield", sizeof(Shield), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, slots};
+PyType_Spec specification = {"torch_spyre_ref._bridge.Shield", sizeof(Shield), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+                             slots};
 
 }  // namespace
 

@@ -104,7 +104,7 @@ def test_open_uniforms_include_neither_end(itemsize: int, grain: float) -> None:
 @pytest.mark.parametrize(("itemsize", "dtype"), [(4, np.float32), (8, np.float64)])
 def test_moments_are_those_of_the_distribution(itemsize: int, dtype: type) -> None:
     count = 400_000
-    bits = philox.random_bits(3, 0, count * philox.WORDS["normal"][itemsize])
+    bits = philox.random_bits(3, 0, count * philox.NORMAL_WORDS[itemsize])
     normals = philox.normal(bits, itemsize)
     assert normals.dtype == dtype
     assert normals.shape == (count,)

@@ -30,6 +30,11 @@ class ChapterError(Exception):
     """A fault in a chapter or in what it makes, worded for the chapter's author."""
 
 
+def dotted(target: str) -> str:
+    """A file of the package as a module below it: `runtime/hazards.py` is `runtime.hazards`."""
+    return target.removesuffix(".py").replace("/", ".")
+
+
 def export_title(cell: Any) -> str | None:
     """The title of an exported cell; None for every other cell."""
     if cell.cell_type != "code" or "export" not in cell.metadata.get("tags", ()):

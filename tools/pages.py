@@ -13,105 +13,29 @@ import ast
 import json
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from literate import PACKAGE, ROOT, Chapter, ChapterError, chapters, export_title, run
+from literate import PACKAGE, ROOT, Chapter, chapters, dotted, run
+from render import chapter_page, site_links
 
-RICHEST_FIRST = ("image/svg+xml", "text/html", "text/markdown", "text/plain")
 REFERENCE = ["where_to_find.md", "openreg_guide.md", "glossary.md", "simulated.md"]
 
 
-def fence(text: str, classes: str, title: str = "") -> str:
-    """A fenced block that no backtick inside can end."""
-    ticks = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
-    caption = f' title="{title}"' if title else ""
-    return f"{ticks} {{ {classes}{caption} }}\n{text.rstrip()}\n{ticks}"
+def summary(path: Path) -> str:
+    """The first paragraph of a module's docstring, on one line."""
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return text.split("\n\n")[0].replace("\n", " ")
 
 
-def html(text: str, class_name: str) -> str:
-    """A piece of HTML that Markdown passes through: an empty line would end it."""
-    return f'<div class="{class_name}">\n' + re.sub(r"\n\s*\n", "\n", text.strip()) + "\n</div>"
-
-
-def figure(svg: str, cell_id: str) -> str:
-    """An inline figure, which follows the page's light or dark palette; ids made unique."""
-    svg = re.sub(r"<\?xml.*?\?>|<!DOCTYPE[^>]*>|<!--.*?-->", "", svg, flags=re.S)
-    for name in re.findall(r'\bid="([^"]+)"', svg):
-        svg = re.sub(rf'(["#]){re.escape(name)}(["\)])', rf"\g<1>{cell_id}-{name}\2", svg)
-    return html(svg, "figure")
-
-
-def output_text(output: Any, cell_id: str) -> str:
-    """One output of a code cell as Markdown."""
-    if output.output_type == "stream":
-        return fence(output.text, f".text .output .{output.name}")
-    if output.output_type == "error":
-        return fence("\n".join(output.traceback), ".text .output .error")
-    kind = next((kind for kind in RICHEST_FIRST if kind in output.data), None)
-    if kind is None:
-        raise ChapterError(f"{cell_id}: cannot show {', '.join(output.data)}; show SVG or text")
-    data = output.data[kind]
-    if kind == "image/svg+xml":
-        return figure(data, cell_id)
-    if kind == "text/html":
-        return html(data, "output-html")
-    return str(data) if kind == "text/markdown" else fence(data, ".text .output")
-
-
-def site_links(source: str) -> str:
-    """Links between files of the repository, as links between pages of the site."""
-
-    def module_page(found: re.Match[str]) -> str:
-        return f"](../api/{found[1].replace('/', '.')}.md)"
-
-    source = re.sub(r"\]\(\d\d_(\w+)\.(?:ipynb|py)", r"](\1.md", source)
-    source = re.sub(rf"\]\(\.\./{PACKAGE}/([\w/]+)\.py\)", module_page, source)
-    return source.replace("](../docs/", "](../")
-
-
-def cell_text(cell: Any, chapter: Chapter) -> Iterator[str]:
-    """One cell and its outputs as blocks of Markdown."""
-    if cell.cell_type == "markdown":
-        yield site_links(cell.source)
-        return
-    title = export_title(cell)
-    if title is not None:
-        target = cell.metadata.get("file", f"{chapter.slug}.py")
-        caption = f"{title} → {PACKAGE}/{target}".replace('"', "'")
-        yield fence(cell.source, ".python .export", caption)
-    else:
-        fails = " .must-fail" if "raises-exception" in cell.metadata.get("tags", ()) else ""
-        yield fence(cell.source, ".python" + fails)
-    for number, output in enumerate(cell.outputs):
-        yield output_text(output, f"{cell.id}-{number}")
-
-
-def module_link(target: str, folder: str) -> str:
-    """A link to the API page of a file of the package."""
-    return f"[`{PACKAGE}/{target}`]({folder}{target.removesuffix('.py').replace('/', '.')}.md)"
-
-
-def chapter_page(chapter: Chapter) -> str:
-    """The page of one chapter, from its executed notebook."""
-    blocks = [block for cell in chapter.executed().cells for block in cell_text(cell, chapter)]
-    title, _, rest = blocks[0].partition("\n")
-    made = ", ".join(module_link(target, "../api/") for target in chapter.exports())
-    facts = [f"Chapter {chapter.number}"] + ([f"makes {made}"] if made else [])
-    download = f"[Download the notebook]({chapter.notebook_path.name}){{ .download download }}"
-    bar = f'<div class="chapter-bar" markdown>\n\n{" · ".join(facts)}\n\n{download}\n\n</div>'
-    return "\n\n".join([title, bar, rest.strip(), *blocks[1:]]) + "\n"
-
-
-def modules(root: Path) -> Iterator[tuple[str, str]]:
-    """Public modules in reading order: file relative to the package, and its docstring's start."""
-    package = root / PACKAGE
+def modules(package: Path) -> dict[str, list[str]]:
+    """Public modules by the folder of the package that they lie in, the package itself first."""
+    folders: dict[str, list[str]] = {}
     for path in sorted(package.rglob("*.py"), key=lambda p: (len(p.relative_to(package).parts), p)):
-        target = path.relative_to(package).as_posix()
-        text = ast.get_docstring(ast.parse(path.read_text())) or ""
-        if path.name != "__init__.py" and not path.name.startswith("_"):
-            yield target, text.split("\n\n")[0].replace("\n", " ")
+        target = path.relative_to(package)
+        if not target.name.startswith("_"):
+            folders.setdefault(target.parent.as_posix(), []).append(target.as_posix())
+    return folders
 
 
 def origins(sources: list[Chapter]) -> dict[str, list[str]]:
@@ -128,27 +52,39 @@ def origins(sources: list[Chapter]) -> dict[str, list[str]]:
 
 
 def api_pages(root: Path, sources: list[Chapter]) -> dict[str, str]:
-    """API pages by file name: one for each public module, and an index."""
+    """API pages by file name: one for each public module, and an index by folder."""
     said = origins(sources)
-    rows, pages = [], {}
-    for target, summary in modules(root):
-        dotted = target.removesuffix(".py").replace("/", ".")
-        origin = ", ".join(said.get(target, ["written by hand"]))
-        rows.append(f"| [`{dotted}`]({dotted}.md) | {summary.replace('|', '&#124;')} | {origin} |")
-        bar = f'<div class="chapter-bar" markdown>\n\n`{PACKAGE}/{target}` · {origin}\n\n</div>'
-        pages[f"{dotted}.md"] = f"# {dotted}\n\n{bar}\n\n::: {PACKAGE}.{dotted}\n"
-    head = "| module | what it is | chapter |\n| --- | --- | --- |\n"
-    intro = f"# API\n\nEvery public module of `{PACKAGE}`.\n\n"
-    return {"index.md": intro + head + "\n".join(rows) + "\n", **pages}
+    index, pages = f"# API\n\nEvery public module of `{PACKAGE}`.\n", {}
+    for folder, targets in modules(root / PACKAGE).items():
+        index += f"\n## {folder}\n\n" if folder != "." else "\n"
+        if folder != ".":
+            index += summary(root / PACKAGE / folder / "__init__.py") + "\n\n"
+        index += "| module | what it is | chapters |\n| --- | --- | --- |\n"
+        for target in targets:
+            name = dotted(target)
+            origin = ", ".join(said.get(target, []))
+            what = summary(root / PACKAGE / target).replace("|", "&#124;")
+            index += f"| [`{name}`]({name}.md) | {what} | {origin} |\n"
+            facts = f"`{PACKAGE}/{target}` · {origin or 'written by hand'}"
+            bar = f'<div class="chapter-bar" markdown>\n\n{facts}\n\n</div>'
+            pages[f"{name}.md"] = f"# {name}\n\n{bar}\n\n::: {PACKAGE}.{name}\n"
+    return {"index.md": index, **pages}
 
 
 def navigation(sources: list[Chapter], api: dict[str, str]) -> list[Any]:
-    """The site's navigation: the hand-written pages, each chapter, each module."""
+    """The site's navigation: the hand-written pages, each chapter, each module in its folder."""
     read = [{f"{c.number} · {c.opening[0]}": f"chapters/{c.slug}.md"} for c in sources]
+    folders: dict[str, list[Any]] = {}
+    for name in api:
+        folder, _, title = name.removesuffix(".md").rpartition(".")
+        entry = f"api/{name}" if title == "index" else {title: f"api/{name}"}
+        folders.setdefault(folder, []).append(entry)
+    modules = [*folders.pop(""), *({folder: entries} for folder, entries in folders.items())]
     return [
         {"Home": "index.md"},
         {"Chapters": ["chapters/index.md", *read]},
-        {"Reference": [*REFERENCE, {"API": [f"api/{name}" for name in api]}]},
+        {"Reference": [*REFERENCE]},
+        {"API": modules},
         {"Benchmarks": "benchmarks.md"},
     ]
 

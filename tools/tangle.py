@@ -18,7 +18,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from literate import PACKAGE, PRODUCED_BY, ROOT, Chapter, ChapterError, chapters, export_title, run
+from literate import (
+    PACKAGE,
+    PRODUCED_BY,
+    ROOT,
+    Chapter,
+    ChapterError,
+    chapters,
+    dotted,
+    export_title,
+    run,
+)
 
 
 def take_imports(source: str) -> tuple[list[str], str]:
@@ -83,11 +93,6 @@ def wanted_names(code: str) -> set[str]:
     return wanted - bound_names(code)
 
 
-def module_name(target: str) -> str:
-    """The dotted name of a file of the package."""
-    return f"{PACKAGE}.{target.removesuffix('.py').replace('/', '.')}"
-
-
 def assemble(chapter: Chapter, target: str, cells: list[Any], lent: dict[str, str]) -> str:
     """The unformatted text of a file; `lent` says where the chapter's other names are made."""
     intro, blocks, imports = "", [], []
@@ -102,7 +107,7 @@ def assemble(chapter: Chapter, target: str, cells: list[Any], lent: dict[str, st
             blocks.append(f"# {export_title(cell)}\n{body}")
     code = "\n".join([*imports, *blocks])
     for name in sorted(wanted_names(code) & lent.keys()):
-        imports.append(f"from {module_name(lent[name])} import {name}")
+        imports.append(f"from {PACKAGE}.{dotted(lent[name])} import {name}")
     header = f"# Produced by {chapter.name}: edit it there, then run `make tangle`."
     return "\n\n\n".join([f"{header}\n{intro}\n\n" + "\n".join(dict.fromkeys(imports)), *blocks])
 
@@ -158,7 +163,7 @@ def faults(root: Path, made: dict[str, str]) -> Iterator[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(description="Make the package's files from the chapters.")
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 on drift")
     parser.add_argument("--root", type=Path, default=ROOT, help="project root")
     options = parser.parse_args(arguments)

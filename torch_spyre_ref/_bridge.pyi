@@ -33,25 +33,24 @@ def shield(kernel: Callable[_P, _R], /) -> Callable[_P, _R]:
     (before CPython 3.14). ``__wrapped__`` is the kernel.
     """
 
-def allocation(tensor: torch.Tensor, read_only: bool = False, /) -> Any:
+def allocation(tensor: torch.Tensor, /) -> Any:
     """The driver's allocation under a card tensor; None for zero bytes.
 
-    A tensor whose storage is shared copy-on-write gets bytes of its own first, unless ``read_only``
-    says that nothing will be written. A storage that the bridge did not make (DLPack, ``from_blob``)
-    is looked up by its address with ``driver.find``.
+    A storage that the bridge did not make (DLPack, ``from_blob``) is looked up by its address with
+    ``driver.find``; it may start inside the allocation.
 
     Raises:
         TypeError: not a tensor, or not on a card.
     """
 
-def locate(tensor: torch.Tensor, read_only: bool = False, /) -> tuple[Any, int]:
+def locate(tensor: torch.Tensor, /) -> tuple[Any, int]:
     """``allocation(tensor)``, and the logical address of the tensor's first element.
 
     The address minus the allocation's own is the byte at which the tensor starts, also where its
-    storage starts inside an allocation.
+    storage starts inside an allocation. ``(None, 0)`` for zero bytes.
     """
 
-def storage_allocation(storage: torch.UntypedStorage, read_only: bool = False, /) -> Any:
+def storage_allocation(storage: torch.UntypedStorage, /) -> Any:
     """The driver's allocation under an untyped storage, as for `allocation`."""
 
 def device_count() -> int:

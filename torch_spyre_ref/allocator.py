@@ -44,18 +44,23 @@ ADDRESS_BITS = 56
 class Allocation:
     """What a storage owns: where its bytes lie, under a logical address that is never reused."""
 
-    __slots__ = ("address", "composite", "device", "layout", "nbytes", "placement", "size")
+    __slots__ = ("address", "card", "composite", "layout", "nbytes", "placement", "size")
 
     def __init__(
-        self, composite: CompositeAddress, size: int, device: int, placement: Placement
+        self, composite: CompositeAddress, size: int, card: CardMemory, placement: Placement
     ) -> None:
         self.address = 0
+        self.card = card
         self.composite = composite
-        self.device = device
         self.layout = "row-major"
         self.nbytes = 0
         self.placement = placement
         self.size = size
+
+    @property
+    def device(self) -> int:
+        """The index of the card that it lies on."""
+        return self.card.device
 
     def __repr__(self) -> str:
         return (
@@ -214,8 +219,8 @@ class Space:
         for domain in sorted(domains, key=lambda domain: crowd[domain]):
             with suppress(HandleBudgetExhausted, CardMemoryExhausted):
                 region = self.table.acquire(self.spec.region, domain)
-                self.segments.add(1)
-                self.reserved.add(region.size)
+                self.segments.allocated += 1
+                self.reserved.allocated += region.size
                 return self.regions.setdefault(region.id, RegionSpace(region))
         raise NoRoomError
 
@@ -225,8 +230,9 @@ class Space:
         for region in empty:
             self.table.release(region)
             del self.regions[region]
-        self.segments.current -= len(empty)
-        self.reserved.current -= len(empty) * self.spec.region
+        for counter, freed in ((self.segments, 1), (self.reserved, self.spec.region)):
+            counter.note_peak()
+            counter.freed += len(empty) * freed
         return len(empty) * self.spec.region
 
 
@@ -238,40 +244,34 @@ class CardMemory:
         self.space = space
         self.synchronize = synchronize
         self.statistics = Statistics(space.segments, space.reserved)
+        self.blocks = self.statistics.allocation
+        self.held = self.statistics.allocated_bytes
+        self.asked = self.statistics.requested_bytes
         self.live: dict[int, Allocation] = {}
         self.next_address = (device + 1) << ADDRESS_BITS
         self.cache: dict[int, list[Allocation]] = {}
-        self.cached_blocks = 0
+        self.carved = 0
         self.on_hand_out: Callable[[Allocation], object] | None = None
         self.on_take_back: Callable[[Allocation], object] | None = None
 
-    def hand_out(self, allocation: Allocation, nbytes: int) -> None:
-        """Count a block as live, under the next logical address."""
-        allocation.nbytes = nbytes
-        allocation.address = address = self.next_address
-        self.next_address = address + allocation.size + GUARD
-        self.live[address] = allocation
-        statistics = self.statistics
-        statistics.allocation.add(1)
-        statistics.allocated_bytes.add(allocation.size)
-        statistics.requested_bytes.add(nbytes)
+    def note_peaks(self) -> None:
+        """To be called before blocks are taken back."""
+        self.blocks.note_peak()
+        self.held.note_peak()
+        self.asked.note_peak()
 
-    def take_back(self, allocation: Allocation) -> None:
-        """Count a block as no longer live."""
-        del self.live[allocation.address]
-        statistics = self.statistics
-        statistics.allocation.current -= 1
-        statistics.allocated_bytes.current -= allocation.size
-        statistics.requested_bytes.current -= allocation.nbytes
+    def give(self, allocation: Allocation) -> None:
+        """Return a block to its regions, where it joins its neighbours."""
+        self.carved -= 1
+        with collection_paused():
+            self.space.give(allocation.composite)
 
     def flush(self) -> None:
-        """Return every cached block to its region, where it joins its neighbours."""
-        with collection_paused():
-            for bucket in self.cache.values():
-                for allocation in bucket:
-                    self.space.give(allocation.composite)
-            self.cache.clear()
-            self.cached_blocks = 0
+        """Return every cached block to its regions."""
+        for bucket in self.cache.values():
+            for allocation in bucket:
+                self.give(allocation)
+        self.cache.clear()
 
     def carve(self, size: int, where: Placement) -> Allocation | None:
         """A new block from free space, then after a flush, then from a new region; else None."""
@@ -285,7 +285,8 @@ class CardMemory:
                     composite = self.space.take(size, where, grow=attempt == "new region")
             except NoRoomError:
                 continue
-            return Allocation(composite, size, self.device, where)
+            self.carved += 1
+            return Allocation(composite, size, self, where)
         return None
 
     def release(self) -> int:
@@ -330,7 +331,9 @@ class Allocator:
         self.free = self.pending.append
         self.lock = threading.RLock()
 
-    def allocate(self, nbytes: int, device: int, stream: int = 0) -> Allocation:
+    def allocate(
+        self, nbytes: int, device: int, stream: int = 0, relieved: bool = False
+    ) -> Allocation:
         """A block of at least ``nbytes`` > 0 bytes on card ``device``.
 
         Raises:
@@ -343,50 +346,57 @@ class Allocator:
             if self.pending:
                 self.take_back()
             bucket = card.cache.get(size) if where is ANYWHERE else None
-            if bucket:
-                allocation: Allocation | None = bucket.pop()
-                card.cached_blocks -= 1
-            else:
-                allocation = card.carve(size, where)
+            allocation = bucket.pop() if bucket else card.carve(size, where)
             if allocation is not None:
-                card.hand_out(allocation, nbytes)
+                allocation.nbytes = nbytes
+                allocation.address = address = card.next_address
+                card.next_address = address + size + GUARD
+                card.live[address] = allocation
+                card.blocks.allocated += 1
+                card.held.allocated += size
+                card.asked.allocated += nbytes
         if allocation is None:
-            allocation = self._under_pressure(card, nbytes, size, where)
+            self._relieve(card, nbytes, where, relieved)
+            return self.allocate(nbytes, device, stream, relieved=True)
         if card.on_hand_out is not None:
             card.on_hand_out(allocation)
         return allocation
 
     def take_back(self) -> None:
-        """Return what deleters have freed to the cache, or to its region. Needs the lock."""
-        pending = self.pending
+        """Return what deleters have freed to its card's cache, or to its region. Needs the lock."""
+        pending, card = self.pending, None
         while pending:
             allocation = pending.popleft()
-            card = self.cards[allocation.device]
-            card.take_back(allocation)
+            if allocation.card is not card:
+                card = allocation.card
+                card.note_peaks()
+            size = allocation.size
+            del card.live[allocation.address]
+            card.blocks.freed += 1
+            card.held.freed += size
+            card.asked.freed += allocation.nbytes
             if card.on_take_back is not None:
                 card.on_take_back(allocation)
-            if allocation.placement is ANYWHERE and card.cached_blocks < CACHE_BLOCKS:
-                card.cache.setdefault(allocation.size, []).append(allocation)
-                card.cached_blocks += 1
+            if allocation.placement is ANYWHERE and card.carved - len(card.live) <= CACHE_BLOCKS:
+                bucket = card.cache.get(size)
+                if bucket is None:
+                    bucket = card.cache[size] = []
+                bucket.append(allocation)
             else:
-                with collection_paused():
-                    card.space.give(allocation.composite)
+                card.give(allocation)
 
-    def _under_pressure(
-        self, card: CardMemory, nbytes: int, size: int, where: Placement
-    ) -> Allocation:
-        gc.collect()
+    def _relieve(self, card: CardMemory, nbytes: int, where: Placement, relieved: bool) -> None:
+        """Give up cyclic garbage, cached blocks and empty regions; the second time, give up."""
+        if not relieved:
+            gc.collect()
         with self.lock:
-            card.statistics.retries += 1
             self.take_back()
             card.release()
-            allocation = card.carve(size, where)
-            if allocation is None:
-                card.release()
-                card.statistics.ooms += 1
-                raise torch.OutOfMemoryError(out_of_memory_message(card, nbytes, where))
-            card.hand_out(allocation, nbytes)
-            return allocation
+            if not relieved:
+                card.statistics.retries += 1
+                return
+            card.statistics.ooms += 1
+            raise torch.OutOfMemoryError(out_of_memory_message(card, nbytes, where))
 
     def after_fork(self) -> None:
         """In a forked child: forget the parent's cards, so that using one asks for it anew."""

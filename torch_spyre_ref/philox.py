@@ -11,7 +11,7 @@ of cores, and get the same numbers. How the words lie:
 - positions and seeds are taken modulo 2**64.
 
 A device's generator counts words, not elements. An element of a draw takes a fixed number of
-words (`WORDS` lists them): element ``e`` of a draw that starts at word ``offset`` and takes ``k``
+words (the constants below): element ``e`` of a draw that starts at word ``offset`` and takes ``k``
 words an element uses words ``offset + k * e`` to ``offset + k * e + k - 1`` and no others.
 The conversions below turn those words into numbers, each element by itself.
 
@@ -35,8 +35,10 @@ Floats: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 LANES: Final = 4
 ROUNDS: Final = 10
 POSITIONS: Final = 1 << 64
-# Words an element takes, by the distribution's raw material and the bytes of its floats.
-WORDS: Final = MappingProxyType({"uniform": {4: 1, 8: 2}, "normal": {4: 2, 8: 4}, "integer": 2})
+# Words an element takes, where the element is a float by its bytes.
+UNIFORM_WORDS: Final = MappingProxyType({4: 1, 8: 2})
+NORMAL_WORDS: Final = MappingProxyType({4: 2, 8: 4})
+INTEGER_WORDS: Final = 2
 
 _WORD_MASK: Final = np.uint64(0xFFFFFFFF)
 _WORD_BITS: Final = np.uint64(32)

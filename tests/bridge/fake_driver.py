@@ -1,4 +1,4 @@
-"""A driver in forty lines of policy: what the bridge's tests install in its place.
+"""A driver with no policy to speak of: what the bridge's tests install in the package's place.
 
 Memory is a CPU tensor for each block, behind addresses that mean nothing to the CPU. Every call is
 written to ``calls``. ``start()`` does what the package's ``register()`` does, with this driver.
@@ -10,6 +10,7 @@ import atexit
 import bisect
 import itertools
 import os
+import threading
 from types import ModuleType
 from typing import Any
 
@@ -53,6 +54,7 @@ class FakeDriver:
         self.fallbacks: list[str] = []
         self.handles = itertools.count(1)
         self.next_address = FIRST_ADDRESS
+        self.lock = threading.Lock()
 
     def device_count(self) -> int:
         self.calls.append(("device_count",))
@@ -64,12 +66,13 @@ class FakeDriver:
     def allocate(self, nbytes: int, device: int, stream: int) -> Block:
         self.calls.append(("allocate", nbytes, device, stream))
         self.started = True
-        live = sum(block.memory.numel() for block in self.blocks.values())
+        live = sum(block.memory.numel() for block in list(self.blocks.values()))
         if nbytes > self.memory - live:
             raise torch.OutOfMemoryError(f"asked for {nbytes} bytes of {NAME}:{device}")
-        block = Block(self.next_address, nbytes, device)
-        self.next_address += -(-nbytes // 128) * 128 + 128
-        self.blocks[block.address] = block
+        with self.lock:
+            address = self.next_address
+            self.next_address += -(-nbytes // 128) * 128 + 128
+        block = self.blocks[address] = Block(address, nbytes, device)
         return block
 
     def free(self, block: Block) -> None:
@@ -78,7 +81,7 @@ class FakeDriver:
 
     def find(self, address: int) -> Block | None:
         self.calls.append(("find", address))
-        addresses = sorted(self.blocks)
+        addresses = sorted(list(self.blocks))
         index = bisect.bisect_right(addresses, address) - 1
         if index < 0:
             return None
@@ -169,11 +172,11 @@ class FakeDriver:
         self.fallbacks.append(op)
 
 
-def on_host(tensor: torch.Tensor, read_only: bool = False) -> torch.Tensor:
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes behind a card tensor as a CPU tensor of the same geometry."""
     if tensor.numel() == 0:
         return torch.empty(tensor.shape, dtype=tensor.dtype)
-    block, address = _bridge.locate(tensor, read_only)
+    block, address = _bridge.locate(tensor)
     offset = (address - block.address) // tensor.element_size()
     host = torch.empty(0, dtype=tensor.dtype)
     host.set_(block.memory.untyped_storage(), offset, tensor.shape, tensor.stride())
@@ -185,7 +188,7 @@ def copy_from(
     source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
 ) -> torch.Tensor:
     there = on_host(target) if target.device.type == NAME else target
-    there.copy_(on_host(source, True) if source.device.type == NAME else source)
+    there.copy_(on_host(source) if source.device.type == NAME else source)
     return target
 
 
@@ -194,23 +197,23 @@ def copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Te
 
 
 def local_scalar_dense(tensor: torch.Tensor) -> Any:
-    return on_host(tensor, True).item()
+    return on_host(tensor).item()
 
 
 def device_module(driver: FakeDriver) -> ModuleType:
     """The smallest ``torch.spyre`` that torch's own code is content with."""
     module = ModuleType(f"torch.{NAME}")
     functions = {
-        "is_available": lambda: True,
+        "is_available": lambda: _bridge.device_count() > 0,
         "is_initialized": lambda: driver.started,
         "_lazy_init": lambda: None,
         "_is_in_bad_fork": lambda: False,
-        "device_count": lambda: driver.cards,
+        "device_count": _bridge.device_count,
         "current_device": _bridge.current_device,
         "set_device": _bridge.set_device,
         "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
         "manual_seed_all": lambda seed: [
-            _bridge.default_generator(index).manual_seed(seed) for index in range(driver.cards)
+            _bridge.default_generator(index).manual_seed(seed) for index in range(_bridge.device_count())
         ],
         "get_rng_state": lambda index=0: _bridge.default_generator(index).get_state(),
         "set_rng_state": lambda state, index=0: _bridge.default_generator(index).set_state(state),

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import execute
+import tangle
+
 CARD = '''\
 # %% [markdown]
 # # A card does what it is asked
@@ -83,11 +86,27 @@ raise ValueError("asked for 4 bytes, 3 are left; free some")
 '''
 
 
+def write_project(root: Path) -> Path:
+    """Two chapters and an empty package."""
+    for folder in ("chapters", "torch_spyre_ref/emulator"):
+        (root / folder).mkdir(parents=True)
+    for folder in ("torch_spyre_ref", "torch_spyre_ref/emulator"):
+        (root / folder / "__init__.py").write_text('"""A package."""\n')
+    (root / "chapters" / "00_card.py").write_text(CARD)
+    (root / "chapters" / "02_allocator.py").write_text(ALLOCATOR)
+    return root
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """Root of a project with two chapters, not yet tangled and not yet run."""
-    for folder in ("chapters", "torch_spyre_ref"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "chapters" / "00_card.py").write_text(CARD)
-    (tmp_path / "chapters" / "02_allocator.py").write_text(ALLOCATOR)
-    return tmp_path
+    return write_project(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def executed_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Root of the same project, tangled and run; shared, so not to be changed."""
+    root = write_project(tmp_path_factory.mktemp("executed"))
+    for tool in (tangle, execute):
+        assert tool.main(["--root", str(root)]) == 0
+    return root

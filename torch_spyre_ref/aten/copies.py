@@ -28,6 +28,8 @@ from torch_spyre_ref.runtime import (
 )
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+# One byte each, and torch's copy on the CPU knows none of them.
+_OPAQUE = {getattr(torch, f"{kind}{bits}") for kind in ("int", "uint") for bits in range(1, 8)}
 
 
 def copy_from(
@@ -45,6 +47,9 @@ def copy_from(
     """
     if source.shape != target.shape:
         source = source.expand(target.shape)
+    if source.dtype == target.dtype and source.dtype in _OPAQUE:
+        copy_from(source.view(torch.uint8), target.view(torch.uint8), non_blocking)
+        return target
     if target.numel() == 0 or source is target:
         return target
     if target.is_cpu:
@@ -55,7 +60,9 @@ def copy_from(
             _to_card(source, target, non_blocking)
         elif not _same_bits(source, target):
             fallback.count("aten::_copy_from", "conversion on the card")
-            _to_card(source.cpu(), target, non_blocking)
+            host = torch.empty_like(source, device="cpu")
+            _to_host(source, host, False)
+            _to_card(host, target, non_blocking)
         elif source.device == target.device:
             _on_card(source, target)
         else:
@@ -77,9 +84,9 @@ def local_scalar_dense(tensor: torch.Tensor) -> int | float | bool | complex:
     return host.item()
 
 
-def device_range(tensor: torch.Tensor, read_only: bool = False) -> DeviceRange:
+def device_range(tensor: torch.Tensor) -> DeviceRange:
     """Where a card tensor's elements lie: address, first byte, loop nest in bytes."""
-    allocation, address = _bridge.locate(tensor, read_only)
+    allocation, address = _bridge.locate(tensor)
     start = address - allocation.address
     if tensor.is_contiguous():
         return DeviceRange.contiguous(allocation.composite, start, tensor.nbytes)
@@ -142,8 +149,6 @@ def _to_card(source: torch.Tensor, target: torch.Tensor, non_blocking: bool) -> 
         if not non_blocking:
             queue.wait(ticket)
         return
-    source = source.conj() if target.is_conj() else source
-    source = source._neg_view() if target.is_neg() else source
     if target.is_contiguous() and target.nbytes > STAGING_BYTES:
         flat_source, flat_target = source.reshape(-1), target.view(-1)
         for start, count in pieces(target):
@@ -156,7 +161,7 @@ def _to_card(source: torch.Tensor, target: torch.Tensor, non_blocking: bool) -> 
 def _stage_in(queue: Queue, source: torch.Tensor, target: torch.Tensor) -> None:
     where = device_range(target)
     with Stage(target.nbytes) as stage:
-        stage.tensor(target).copy_(source)
+        stage.view(target).copy_(source)
         stage.busy(queue, queue.submit(H2D(stage.array, where)))
 
 
@@ -167,7 +172,7 @@ def _to_host(source: torch.Tensor, target: torch.Tensor, non_blocking: bool) -> 
     source, target = by_falling_stride(source, target)
     queue = queue_of(source)
     if _dma_visible(target, source):
-        ticket = queue.submit(D2H(device_range(source, read_only=True), _host_bytes(target)))
+        ticket = queue.submit(D2H(device_range(source), _host_bytes(target)))
         if not non_blocking:
             queue.wait(ticket)
     elif source.is_contiguous() and source.nbytes > STAGING_BYTES:
@@ -177,7 +182,7 @@ def _to_host(source: torch.Tensor, target: torch.Tensor, non_blocking: bool) -> 
 
 
 def _fetch(queue: Queue, source: torch.Tensor) -> Stage:
-    where = device_range(source, read_only=True)
+    where = device_range(source)
     stage = Stage(source.nbytes)
     stage.busy(queue, queue.submit(D2H(where, stage.array)))
     return stage
@@ -186,9 +191,7 @@ def _fetch(queue: Queue, source: torch.Tensor) -> Stage:
 def _deliver(stage: Stage, source: torch.Tensor, target: torch.Tensor) -> None:
     with stage:
         stage.wait()
-        host = stage.tensor(source)
-        host = host.conj() if source.is_conj() else host
-        target.copy_(host._neg_view() if source.is_neg() else host)
+        target.copy_(stage.view(source))
 
 
 def _stream_out(queue: Queue, source: torch.Tensor, target: torch.Tensor) -> None:
@@ -227,7 +230,7 @@ def _between_cards(source: torch.Tensor, target: torch.Tensor) -> None:
 
 def _hand_over(source: torch.Tensor, target: torch.Tensor) -> None:
     sender, receiver = queue_of(source), queue_of(target)
-    read, written = device_range(source, read_only=True), device_range(target)
+    read, written = device_range(source), device_range(target)
     arrived = EventSignal()
     with Stage(target.nbytes) as stage:
         stage.busy(sender, sender.submit(D2H(read, stage.array)))
@@ -238,7 +241,7 @@ def _hand_over(source: torch.Tensor, target: torch.Tensor) -> None:
 
 def _on_card(source: torch.Tensor, target: torch.Tensor) -> None:
     target, source = by_falling_stride(target, source)
-    operation = D2D(device_range(source, read_only=True), device_range(target))
+    operation = D2D(device_range(source), device_range(target))
     queue_of(target).submit(operation)
 
 

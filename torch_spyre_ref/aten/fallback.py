@@ -22,6 +22,8 @@ from typing import Final
 
 import torch
 
+from torch_spyre_ref import backend
+
 POLICIES: Final = ("warn", "silent", "error")
 NO_PROGRAM: Final = "no program"
 NO_CPU_KERNEL: Final = "core has no CPU kernel"
@@ -64,7 +66,7 @@ class FallbackReport:
         return iter(self.rows)
 
     def __getitem__(self, op: str) -> int:
-        """Return the calls of ``op`` (for example ``"aten::add.Tensor"``), 0 if it never fell back."""
+        """Return the calls of ``op`` (say ``"aten::add.Tensor"``); 0 if it never fell back."""
         return sum(row.calls for row in self.rows if row.op == op)
 
     def __repr__(self) -> str:
@@ -84,16 +86,17 @@ class _Books:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._policy = "warn"
+        self._policy: str | None = None
         self._calls: dict[tuple[str, str], int] = {}
         self._warned: set[str] = set()
 
     @property
     def policy(self) -> str:
-        return self._policy
+        return self._policy or backend.current().settings.fallback
 
-    def exchange_policy(self, policy: str) -> str:
-        if policy not in POLICIES:
+    def exchange_policy(self, policy: str | None) -> str | None:
+        """Set the policy, None for what the environment says; return what was set before."""
+        if policy not in (*POLICIES, None):
             raise ValueError(f"fallback policy {policy!r} does not exist; choose from {POLICIES}")
         with self._lock:
             previous, self._policy = self._policy, policy
@@ -101,11 +104,12 @@ class _Books:
 
     def enter(self, op: str, reason: str) -> bool:
         """Count one call, and say whether its warning is due. Refuse instead under ``error``."""
+        policy = self.policy
         with self._lock:
-            if self._policy == "error":
+            if policy == "error":
                 raise FallbackError(_refusal(op, reason))
             self._calls[op, reason] = self._calls.get((op, reason), 0) + 1
-            due = self._policy == "warn" and op not in self._warned
+            due = policy == "warn" and op not in self._warned
             if due:
                 self._warned.add(op)
             return due
@@ -161,6 +165,8 @@ def get_policy() -> str:
 def set_policy(policy: str) -> None:
     """Set the process's fallback policy to ``"warn"``, ``"silent"`` or ``"error"``.
 
+    Until then ``TORCH_SPYRE_REF_FALLBACK`` decides.
+
     Raises:
         ValueError: there is no such policy.
     """
@@ -207,7 +213,7 @@ def _refusal(op: str, reason: str) -> str:
 
 
 def _caller_level() -> int:
-    """Return the stack level, as `count` sees it, of the first frame outside torch and this package.
+    """Return the stack level, seen from `count`, of the first frame outside torch and the package.
 
     Without it the warning names a line inside torch.nn, where nobody can change anything.
     """

@@ -32,6 +32,6 @@ def zero(tensor: torch.Tensor) -> torch.Tensor:
 def _fill(tensor: torch.Tensor, pattern: bytes) -> torch.Tensor:
     if tensor.numel():
         refuse_internal_overlap(tensor)
-        target = device_range(tensor, tensor.is_contiguous())
+        target = device_range(tensor)
         queue_of(tensor).submit(Fill(target, pattern))
     return tensor

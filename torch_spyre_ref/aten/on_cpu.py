@@ -26,10 +26,12 @@ def kernel(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         device = _common_device(op, (*args, *kwargs.values()))
         count(op, NO_CPU_KERNEL)
-        results = function(
-            *(_moved(argument, "cpu") for argument in args),
-            **{name: _moved(argument, "cpu") for name, argument in kwargs.items()},
-        )
+        # Under torch.autocast("cpu") the function would compute in another dtype than asked.
+        with torch.autocast("cpu", enabled=False):
+            results = function(
+                *(_moved(argument, "cpu") for argument in args),
+                **{name: _moved(argument, "cpu") for name, argument in kwargs.items()},
+            )
         return _moved(results, device)
 
     return run

@@ -13,7 +13,7 @@ one element, so dtypes, bounds and messages are those of the CPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -41,7 +41,7 @@ def uniform_(
 ) -> torch.Tensor:
     _scratch(self).uniform_(low, high, generator=_scratch_generator)
     digits = _DIGITS[_real(self.dtype)]
-    words = philox.WORDS["uniform"][_float_bytes(self)]
+    words = philox.UNIFORM_WORDS[_float_bytes(self)]
 
     def convert(bits: philox.Words) -> npt.NDArray[Any]:
         return philox.uniform(bits, digits) * (high - low) + low
@@ -65,7 +65,7 @@ def normal_(
     def convert(bits: philox.Words) -> npt.NDArray[Any]:
         return philox.normal(bits, itemsize) * std + mean
 
-    return self.copy_(_draw(self, generator, philox.WORDS["normal"][itemsize], convert))
+    return self.copy_(_draw(self, generator, philox.NORMAL_WORDS[itemsize], convert))
 
 
 def log_normal_(
@@ -77,7 +77,7 @@ def log_normal_(
     def convert(bits: philox.Words) -> npt.NDArray[Any]:
         return np.exp(philox.normal(bits, itemsize) * std + mean)
 
-    return self.copy_(_draw(self, generator, philox.WORDS["normal"][itemsize], convert))
+    return self.copy_(_draw(self, generator, philox.NORMAL_WORDS[itemsize], convert))
 
 
 def exponential_(
@@ -107,7 +107,7 @@ def random_from(
     self: torch.Tensor, low: int, high: int | None, *, generator: Generator = None
 ) -> torch.Tensor:
     _scratch(self).random_(low, high, generator=_scratch_generator)
-    return _from_integers(self, generator, low, _largest(self.dtype) if high is None else high - 1)
+    return _from_integers(self, generator, low, None if high is None else high - 1)
 
 
 def random_to(self: torch.Tensor, high: int, *, generator: Generator = None) -> torch.Tensor:
@@ -117,7 +117,7 @@ def random_to(self: torch.Tensor, high: int, *, generator: Generator = None) -> 
 
 def random_(self: torch.Tensor, *, generator: Generator = None) -> torch.Tensor:
     _scratch(self).random_(generator=_scratch_generator)
-    return _from_integers(self, generator, 0, _largest(self.dtype))
+    return _from_integers(self, generator, 0, None)
 
 
 def bernoulli_float_(
@@ -133,9 +133,10 @@ def bernoulli_tensor_(
     _own_generator(self, generator)
     count("aten::bernoulli_.Tensor")
     likely = p.cpu()
-    torch.empty(p.shape, dtype=self.dtype).bernoulli_(likely, generator=_scratch_generator)
+    scratch = _cpu(p.shape if self.numel() else self.shape, self.dtype)
+    scratch.bernoulli_(likely, generator=_scratch_generator)
     likely = likely.expand(self.shape)
-    draws = torch.empty(self.shape, dtype=torch.float64)
+    draws = _cpu(self.shape, torch.float64)
     _fill(draws, self, generator, 1, lambda bits: bits * 2.0**-32)
     return self.copy_(draws < likely)
 
@@ -149,9 +150,9 @@ def bernoulli_out(
 def randperm_out(n: int, *, generator: Generator = None, out: torch.Tensor) -> torch.Tensor:
     _own_generator(out, generator)
     if n < 0 or out.dtype is not torch.int64:
-        torch.randperm(n, dtype=out.dtype, generator=_scratch_generator)
+        torch.randperm(n, dtype=out.dtype, device="cpu", generator=_scratch_generator)
     out.resize_(n)
-    keys = torch.empty(n, dtype=torch.int64)
+    keys = _cpu((n,), torch.int64)
     _fill(keys, out, generator, 2, lambda bits: philox.longs(bits).view(np.int64))
     return out.copy_(torch.from_numpy(np.argsort(keys.numpy(), kind="stable")))
 
@@ -185,7 +186,7 @@ def normal_tensor_tensor(
     mean: torch.Tensor, std: torch.Tensor, *, generator: Generator = None
 ) -> torch.Tensor:
     _check_std(std)
-    shape = torch.broadcast_shapes(mean.shape, std.shape)
+    shape = torch.Size(np.broadcast_shapes(mean.shape, std.shape))
     return _contiguous_like(mean, shape).normal_(generator=generator).mul_(std).add_(mean)
 
 
@@ -228,8 +229,8 @@ KERNELS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
 def _scratch(self: torch.Tensor) -> torch.Tensor:
     """Return a CPU tensor that core judges as it would judge ``self``: dtype, size 0, overlap."""
     if self.numel() == 0:
-        return torch.empty(0, dtype=self.dtype)
-    one = torch.empty(1, dtype=self.dtype)
+        return _cpu((0,), self.dtype)
+    one = _cpu((1,), self.dtype)
     repeats = any(n > 1 and step == 0 for n, step in zip(self.shape, self.stride(), strict=True))
     return one.expand(2) if repeats else one
 
@@ -250,7 +251,7 @@ def _own_generator(self: torch.Tensor, generator: Generator) -> torch.Generator:
 
 def _draw(self: torch.Tensor, generator: Generator, words: int, convert: Convert) -> torch.Tensor:
     """Return a CPU tensor of ``self``'s shape and dtype, each float of it made from ``words``."""
-    host = torch.empty(self.shape, dtype=self.dtype)
+    host = _cpu(self.shape, self.dtype)
     _fill(_real_view(host), self, generator, words, convert)
     return host
 
@@ -276,27 +277,34 @@ def _from_open_uniform(
     formula: Callable[[philox.Floats], npt.NDArray[Any]],
 ) -> torch.Tensor:
     itemsize = _float_bytes(self)
-    words = philox.WORDS["uniform"][itemsize]
+    words = philox.UNIFORM_WORDS[itemsize]
     return self.copy_(
         _draw(self, generator, words, lambda bits: formula(philox.open_uniform(bits, itemsize)))
     )
 
 
-def _from_integers(self: torch.Tensor, generator: Generator, low: int, high: int) -> torch.Tensor:
-    """Fill with integers from ``low`` to ``high``, both included."""
-    low, high = _representable(self.dtype, low, 1), _representable(self.dtype, high, -1)
-    return self.copy_(
-        _draw(self, generator, 2, lambda bits: philox.integers(bits, low, high - low + 1))
-    )
+def _from_integers(
+    self: torch.Tensor, generator: Generator, low: int, high: int | None
+) -> torch.Tensor:
+    """Fill with integers from ``low`` to ``high``, both included; None is the dtype's greatest."""
+    if not self.numel():
+        return self
+    first = _representable(self.dtype, low, 1)
+    last = _largest(self.dtype) if high is None else _representable(self.dtype, high, -1)
+
+    def convert(bits: philox.Words) -> npt.NDArray[Any]:
+        return philox.integers(bits, first, last - first + 1)
+
+    return self.copy_(_draw(self, generator, philox.INTEGER_WORDS, convert))
 
 
 def _representable(dtype: torch.dtype, bound: int, inward: int) -> int:
     """Move ``bound`` inward to the next integer of ``dtype``, so that no draw rounds past it."""
     if not dtype.is_floating_point:
         return bound
-    rounded = torch.tensor(bound).to(dtype)
+    rounded = torch.tensor(bound, device="cpu").to(dtype)
     if (int(rounded) - bound) * inward < 0:
-        rounded = torch.nextafter(rounded, torch.tensor(inward * math.inf, dtype=dtype))
+        rounded = torch.nextafter(rounded, torch.full_like(rounded, inward * math.inf))
     return int(rounded)
 
 
@@ -312,6 +320,11 @@ def _float_bytes(self: torch.Tensor) -> int:
     if self.dtype.is_floating_point or self.is_complex():
         return max(4, _real(self.dtype).itemsize)
     return 8
+
+
+def _cpu(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Make a CPU tensor, also where ``torch.set_default_device`` names the card."""
+    return torch.empty(shape, dtype=dtype, device="cpu")
 
 
 def _real(dtype: torch.dtype) -> torch.dtype:

@@ -29,9 +29,11 @@ class Stage:
         self._queue: Queue | None = None
         self._ticket = 0
 
-    def tensor(self, like: torch.Tensor) -> torch.Tensor:
-        """The bytes as a dense host tensor with the dtype and shape of ``like``."""
-        return torch.frombuffer(self.array, dtype=like.dtype).view(like.shape)
+    def view(self, card: torch.Tensor) -> torch.Tensor:
+        """The bytes as a dense host tensor of the dtype, shape, conj and neg bit of ``card``."""
+        host = torch.frombuffer(self.array, dtype=card.dtype).view(card.shape)
+        host = host.conj() if card.is_conj() else host
+        return host._neg_view() if card.is_neg() else host
 
     def busy(self, queue: Queue, ticket: int) -> None:
         """The buffer is in use until this operation is over."""

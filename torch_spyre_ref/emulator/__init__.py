@@ -2,7 +2,7 @@
 
 from torch_spyre_ref.emulator.card import Card
 from torch_spyre_ref.emulator.clock import Clock
-from torch_spyre_ref.emulator.memory import Memory, RegionFault
+from torch_spyre_ref.emulator.memory import Memory, RegionFaultError
 from torch_spyre_ref.emulator.operands import DeviceRange
 from torch_spyre_ref.emulator.regions import (
     CardMemoryExhausted,
@@ -31,7 +31,7 @@ __all__ = [
     "Record",
     "Region",
     "RegionError",
-    "RegionFault",
+    "RegionFaultError",
     "RegionTable",
     "Timeline",
 ]

@@ -47,6 +47,7 @@ class Clock:
         self.interrupted = False
         self._tickets = 0
         self._agenda: list[tuple[int, int, int, Effect | None, Pipeline, Any]] = []
+        self._contended: list[Pipeline] = []
         self._finished: list[object] = []
         self._lock = threading.RLock()
         self._holder: int | None = None
@@ -115,6 +116,16 @@ class Clock:
         """Put work that starts now in the agenda."""
         heappush(self._agenda, (self.now + duration, ticket, self.now, effect, pipeline, token))
 
+    @property
+    def instant_goes_on(self) -> bool:
+        """Whether something else ends at this very moment."""
+        agenda = self._agenda
+        return bool(agenda) and agenda[0][0] == self.now
+
+    def contend(self, pipeline: Pipeline) -> None:
+        """Have ``pipeline`` handed over when this instant is over."""
+        self._contended.append(pipeline)
+
     def advance(self, until: int) -> None:
         """Let everything happen that is due by ``until``, then make that the time."""
         agenda = self._agenda
@@ -132,11 +143,11 @@ class Clock:
             try:
                 effect()
             except BaseException as failure:
-                # Without this frame in its traceback the error would keep itself alive through it.
-                error = failure.with_traceback(_beneath(failure.__traceback__))
+                error = failure
             self._in_effect = False
         pipeline.end(token, start, error)
-
-
-def _beneath(trace: TracebackType | None) -> TracebackType | None:
-    return trace.tb_next if trace is not None else None
+        if self._contended and not self.instant_goes_on:
+            contended, self._contended = self._contended, []
+            for pipeline in contended:
+                pipeline.hand_over()
+        error = None  # its traceback leads back to this frame: the two would keep each other

@@ -26,7 +26,7 @@ _WORDS: dict[int, np.dtype[Any]] = {
 }
 
 
-class RegionFault(RuntimeError):
+class RegionFaultError(RuntimeError):
     """An operation met a region that is not there, or ran over its end."""
 
 
@@ -45,11 +45,11 @@ class Memory:
         del self._regions[region]
 
     def region(self, region: int) -> Bytes:
-        """All bytes of a region. Raises :class:`RegionFault` when it was given back."""
+        """All bytes of a region. Raises :class:`RegionFaultError` when it was given back."""
         try:
             return self._regions[region]
         except KeyError:
-            raise RegionFault(
+            raise RegionFaultError(
                 f"region {region} is not there, live regions are {sorted(self._regions)}: it was "
                 "given back while an operation on it was pending; wait for the operation first"
             ) from None
@@ -108,7 +108,7 @@ class Memory:
         number, base, _ = span.address.chunks[0]
         region = self.region(number)
         if base + span.bounds[1] > region.size:
-            raise RegionFault(
+            raise RegionFaultError(
                 f"{span} ends at byte {base + span.bounds[1]} of region {number}, which has "
                 f"{region.size} bytes: the region is not the one this address was made for"
             )

@@ -4,9 +4,9 @@
 once. A pipeline is given one operation after another by :meth:`Pipeline.start` and knows nothing
 of queues: when an operation ends, a callback given at construction hears of it.
 
-At one instant, operations end in submission order. As each ends, its callback runs first (and may
-start more work), then its pipeline goes to whoever waits: highest priority (lowest number), then
-longest waiting, then lowest submission number.
+At one instant, first everything that ends does, in submission order, and every callback runs. Then
+each free pipeline goes to the highest priority (lowest number) that is ready; among equals to whom
+was ready first; among these to the lowest submission number.
 """
 
 from __future__ import annotations
@@ -34,24 +34,30 @@ class Pipeline:
     def start(
         self, duration: int, effect: Effect | None, token: Any, ticket: int, priority: int = 0
     ) -> None:
-        """Run for ``duration`` virtual ns as soon as the pipeline is free, ``effect`` at the end."""
-        if self._busy:
-            moment = self._clock.now
-            heappush(self._waiting, (priority, moment, ticket, duration, effect, token))
-        else:
-            self._busy = self._serial
-            self._clock.schedule(duration, ticket, effect, self, token)
+        """Run for ``duration`` virtual ns once the pipeline is free, with ``effect`` at the end."""
+        clock = self._clock
+        if self._serial:
+            if self._busy or self._waiting or clock.instant_goes_on:
+                heappush(self._waiting, (priority, clock.now, ticket, duration, effect, token))
+                if not self._busy:
+                    clock.contend(self)
+                return
+            self._busy = True
+        clock.schedule(duration, ticket, effect, self, token)
 
     def end(self, token: Any, start: int, error: BaseException | None) -> None:
         """The clock says that the operation which started at ``start`` is over."""
-        if not self._waiting:
-            self._busy = False
-            self._completed(token, self, start, error)
-            return
-        # What the callback starts here must stand in line with the others.
+        self._busy = False
+        if self._waiting:
+            self._clock.contend(self)
         self._completed(token, self, start, error)
-        _, _, ticket, duration, effect, following = heappop(self._waiting)
-        self._clock.schedule(duration, ticket, effect, self, following)
+
+    def hand_over(self) -> None:
+        """The clock says that the instant is over: if the pipeline is free, the next one gets it."""
+        if self._waiting and not self._busy:
+            _, _, ticket, duration, effect, token = heappop(self._waiting)
+            self._busy = True
+            self._clock.schedule(duration, ticket, effect, self, token)
 
     def __repr__(self) -> str:
         return f"Pipeline({self.name!r})"

@@ -7,11 +7,14 @@ an allocation is bound to a domain, several when it is interleaved over domains.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torch_spyre_ref.emulator.spec import CardSpec
+
+if TYPE_CHECKING:
+    from torch_spyre_ref.emulator.memory import Memory
 
 MAX_CHUNKS = 8
 
@@ -87,7 +90,7 @@ class CompositeAddress:
 
 
 def dealt(length: int, chunks: int, grain: int) -> list[int]:
-    """Bytes that each of ``chunks`` chunks gets when ``length`` bytes are dealt out by ``grain``."""
+    """Bytes that each of ``chunks`` chunks gets when ``length`` are dealt out by ``grain``."""
     rounds, rest = divmod(length, grain * chunks)
     return [rounds * grain + min(max(rest - i * grain, 0), grain) for i in range(chunks)]
 
@@ -125,96 +128,97 @@ class Region(NamedTuple):
     handle: int
 
 
-class RegionStore(Protocol):
-    """What stands behind the handles: the card's memory."""
-
-    def attach(self, region: int, size: int) -> None: ...
-
-    def detach(self, region: int) -> None: ...
-
-
 class RegionError(RuntimeError):
     """A region that the card cannot hand out or take back."""
 
 
-class HandleBudgetExhausted(RegionError):
+class HandleBudgetExhausted(RegionError):  # noqa: N818
     """Every handle of the card is in use."""
 
 
-class CardMemoryExhausted(RegionError):
+class CardMemoryExhausted(RegionError):  # noqa: N818
     """A domain has no contiguous run of bytes as large as the region asked for."""
 
 
+def lowest_free(handles: Iterable[int]) -> int:
+    """The lowest handle that is not among the ascending ``handles``."""
+    free = 0
+    for handle in handles:
+        if handle != free:
+            break
+        free += 1
+    return free
+
+
+def place(taken: Iterable[tuple[int, int]], spec: CardSpec, size: int, domain: int) -> int:
+    """The lowest base in ``domain`` with ``size`` bytes that no (base, size) of ``taken`` covers.
+
+    Raises ``ValueError`` and :class:`CardMemoryExhausted`.
+    """
+    if not 0 <= domain < spec.domains or size < 1 or size % spec.stick:
+        raise ValueError(
+            f"a region of {size} bytes in domain {domain} asked for; a size is a positive "
+            f"multiple of {spec.stick}, a domain one of 0 to {spec.domains - 1}"
+        )
+    free, stop = domain * spec.domain, (domain + 1) * spec.domain
+    for base, length in sorted(taken):
+        if free <= base < stop:
+            if base - free >= size:
+                return free
+            free = base + length
+    if stop - free < size:
+        raise CardMemoryExhausted(
+            f"a region of {size} bytes asked for, but domain {domain} has no free run of that "
+            f"size in its {spec.domain} bytes; give regions back, or take another domain"
+        )
+    return free
+
+
 class RegionTable:
-    """The handles of one card.
+    """The handles of one card. One caller at a time: the allocator's lock sees to that.
 
     In VF mode the card is shared, handles are few, and a region's id is its index in the table. In
-    PF mode the card is all ours, handles are many, and a region's id is its physical base. Users
-    of an id need not know which.
+    PF mode the card is all ours, handles are many, and a region's id is its physical base. Who
+    uses an id need not know which.
     """
 
-    def __init__(self, memory: RegionStore, spec: CardSpec, mode: Mode) -> None:
+    def __init__(self, memory: Memory, spec: CardSpec, mode: Mode) -> None:
         self.budget = spec.vf_handles if mode == "vf" else spec.pf_handles
         self.before_release: Callable[[Region], None] | None = None
         self._memory, self._spec, self._mode = memory, spec, mode
-        self._live: dict[int, Region] = {}
-        self._bases: dict[int, int] = {}
+        self._live: dict[int, tuple[Region, int]] = {}
 
     def acquire(self, size: int, domain: int) -> Region:
-        """A region of ``size`` bytes in ``domain``; its bytes are undefined.
+        """A region of ``size`` bytes in ``domain``; what its bytes are is undefined.
 
         Raises ``ValueError`` for a request that never makes sense, :class:`HandleBudgetExhausted`
         and :class:`CardMemoryExhausted` for one that does not fit now.
         """
-        base = self._find_base(size, domain)
-        handle = self._free_handle()
-        region = Region(base if self._mode == "pf" else handle, size, domain, handle)
-        self._memory.attach(region.id, size)
-        self._live[region.id] = region
-        self._bases[region.id] = base
-        return region
-
-    def release(self, region_id: int) -> None:
-        """Give a region and its handle back. Raises :class:`RegionError` when it is not live."""
-        region = self._live.get(region_id)
-        if region is None:
-            raise RegionError(
-                f"region {region_id} given back, but it is not one of {sorted(self._live)}; "
-                "give each region back once"
-            )
-        if self.before_release is not None:
-            self.before_release(region)
-        self._memory.detach(region_id)
-        del self._live[region_id], self._bases[region_id]
-
-    def live(self) -> list[Region]:
-        """The regions handed out, by handle."""
-        return sorted(self._live.values(), key=lambda region: region.handle)
-
-    def _free_handle(self) -> int:
-        taken = {region.handle for region in self._live.values()}
-        if len(taken) >= self.budget:
+        handle = lowest_free(region.handle for region in self.live())
+        if handle >= self.budget:
             raise HandleBudgetExhausted(
                 f"all {self.budget} region handles of the card are in use ({self._mode} mode); "
                 "give a region back, or place several allocations in one region"
             )
-        return next(handle for handle in range(self.budget) if handle not in taken)
+        taken = [(base, region.size) for region, base in self._live.values()]
+        base = place(taken, self._spec, size, domain)
+        region = Region(base if self._mode == "pf" else handle, size, domain, handle)
+        self._memory.attach(region.id, size)
+        self._live[region.id] = region, base
+        return region
 
-    def _find_base(self, size: int, domain: int) -> int:
-        if not 0 <= domain < self._spec.domains or size < 1 or size % self._spec.stick:
-            raise ValueError(
-                f"a region of {size} bytes in domain {domain} asked for; a size is a positive "
-                f"multiple of {self._spec.stick}, a domain one of 0 to {self._spec.domains - 1}"
+    def release(self, region_id: int) -> None:
+        """Give a region and its handle back. Raises :class:`RegionError` when it is not live."""
+        if region_id not in self._live:
+            raise RegionError(
+                f"region {region_id} given back, but live regions are {sorted(self._live)}; "
+                "give each one back once"
             )
-        free, end = domain * self._spec.domain, (domain + 1) * self._spec.domain
-        for base, taken in sorted((self._bases[r.id], r.size) for r in self._live.values()):
-            if free <= base < end:
-                if base - free >= size:
-                    return free
-                free = base + taken
-        if end - free < size:
-            raise CardMemoryExhausted(
-                f"a region of {size} bytes asked for, but domain {domain} "
-                f"({self._spec.domain} bytes) has no free run of that size left"
-            )
-        return free
+        if self.before_release is not None:
+            self.before_release(self._live[region_id][0])
+        del self._live[region_id]
+        self._memory.detach(region_id)
+
+    def live(self) -> list[Region]:
+        """The regions handed out, by handle."""
+        return sorted((region for region, _ in self._live.values()), key=lambda r: r.handle)

@@ -21,9 +21,9 @@ _ASSUMED = "assumed"
 
 
 def _figure(value: int, unit: str, source: str) -> int:
-    """A field of the data sheet: its value now, its unit and source for :meth:`CardSpec.figures`."""
-    sheet_entry: int = field(default=value, metadata={"unit": unit, "source": source})
-    return sheet_entry
+    """A line of the data sheet, as a field."""
+    line: int = field(default=value, metadata={"unit": unit, "source": source})
+    return line
 
 
 class Figure(NamedTuple):

@@ -4,34 +4,45 @@ from __future__ import annotations
 
 
 class Counter:
-    """One statistic the way PyTorch reports it: current, peak, allocated and freed."""
+    """One statistic the way PyTorch reports it: current, peak, allocated and freed.
 
-    __slots__ = ("_base", "allocated", "current", "peak")
+    The hot path only adds to ``allocated`` and ``freed``. The peak is looked at before something
+    is freed and before a report: in between, the current value only grows.
+    """
+
+    __slots__ = ("_allocated_before", "_freed_before", "_peak", "allocated", "freed")
 
     def __init__(self) -> None:
-        self.allocated = self.current = self.peak = 0
-        self._base = 0
+        self.allocated = self.freed = self._peak = 0
+        self._allocated_before = self._freed_before = 0
 
-    def add(self, amount: int) -> None:
-        """Count ``amount`` as allocated."""
-        self.allocated += amount
-        self.current = now = self.current + amount
-        if now > self.peak:
-            self.peak = now
+    @property
+    def current(self) -> int:
+        """What is there now."""
+        return self.allocated - self.freed
+
+    def note_peak(self) -> None:
+        """To be called before anything is added to ``freed``."""
+        current = self.allocated - self.freed
+        if current > self._peak:
+            self._peak = current
+
+    def reset_peak(self) -> None:
+        """The peak starts again from what is there now."""
+        self._peak = self.current
 
     def restart(self) -> None:
         """Allocated and freed start again from zero."""
-        self._base = self.current
-        self.allocated = 0
+        self._allocated_before, self._freed_before = self.allocated, self.freed
 
     def as_dict(self) -> dict[str, int]:
         """The four figures under torch's names."""
-        freed = self.allocated + self._base - self.current
+        self.note_peak()
         return {
             "current": self.current,
-            "peak": self.peak,
-            "allocated": self.allocated,
-            "freed": freed,
+            "peak": self._peak,
+            "allocated": self.allocated - self._allocated_before,
+            "freed": self.freed - self._freed_before,
         }
 
 
@@ -65,7 +76,7 @@ class Statistics:
     def reset_peak(self) -> None:
         """Every peak starts again from what is there now."""
         for counter in self.counters.values():
-            counter.peak = counter.current
+            counter.reset_peak()
 
     def reset_accumulated(self) -> None:
         """Everything that only grows starts again from zero."""

@@ -2,7 +2,7 @@
 
 from torch_spyre_ref.emulator.operands import DeviceRange
 from torch_spyre_ref.emulator.regions import Chunk, CompositeAddress
-from torch_spyre_ref.runtime.errors import NotPinned, QueueError
+from torch_spyre_ref.runtime.errors import NotPinnedError, QueueError
 from torch_spyre_ref.runtime.events import Event
 from torch_spyre_ref.runtime.machine import AttachedCard, Runtime
 from torch_spyre_ref.runtime.memcheck import Memcheck, MemcheckError
@@ -38,7 +38,7 @@ __all__ = [
     "HostCallback",
     "Memcheck",
     "MemcheckError",
-    "NotPinned",
+    "NotPinnedError",
     "Operation",
     "Pending",
     "PinnedBuffer",
@@ -46,6 +46,5 @@ __all__ = [
     "Queue",
     "QueueError",
     "Runtime",
-    "STAGING_BYTES",
     "StagingPool",
 ]

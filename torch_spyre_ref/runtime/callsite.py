@@ -5,9 +5,10 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
 class CallSite(NamedTuple):
@@ -18,7 +19,7 @@ class CallSite(NamedTuple):
     line: int
 
     def __str__(self) -> str:
-        name = "cell" if "ipykernel" in self.file else os.path.basename(self.file)
+        name = "cell" if "ipykernel" in self.file else Path(self.file).name
         source = linecache.getline(self.file, self.line).strip()
         return f"{name}:{self.line}: {source}" if source else f"{name}:{self.line}"
 

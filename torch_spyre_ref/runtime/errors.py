@@ -10,5 +10,5 @@ class QueueError(RuntimeError):
     """
 
 
-class NotPinned(ValueError):
+class NotPinnedError(ValueError):
     """A host buffer that the DMA engines cannot see."""

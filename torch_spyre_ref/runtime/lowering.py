@@ -100,8 +100,6 @@ def _host_callback(card: Card, _: PinnedMemory, operation: HostCallback) -> Work
 
 
 def _event_signal(card: Card, _: PinnedMemory, operation: EventSignal) -> Work:
-    if operation.event.ticket is not None:
-        raise ValueError(f"{operation} is enqueued already; a new signal is a new EventSignal()")
     return Work(card.pipelines.control, 0, None, fires=operation.event)
 
 

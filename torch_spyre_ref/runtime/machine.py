@@ -1,44 +1,61 @@
-"""The runtime as a whole: the cards of this process, their queues, and what they share."""
+"""The machine: the cards of this process, their queues, and what they all share."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+from typing import get_args
+
 from torch_spyre_ref.emulator.card import Card
 from torch_spyre_ref.emulator.clock import Clock
-from torch_spyre_ref.emulator.regions import Mode
+from torch_spyre_ref.emulator.regions import Mode, Region
 from torch_spyre_ref.emulator.spec import CardSpec
 from torch_spyre_ref.emulator.timeline import Timeline
 from torch_spyre_ref.runtime.memcheck import Memcheck
 from torch_spyre_ref.runtime.pinned import PinnedMemory
-from torch_spyre_ref.runtime.queues import Queue
+from torch_spyre_ref.runtime.queues import Queue, Shared
 from torch_spyre_ref.runtime.staging import StagingPool
 
 
 class AttachedCard:
-    """A card and its queues."""
+    """A card and its queues; there is always ``default_queue``."""
 
-    def __init__(self, runtime: Runtime, card: Card) -> None:
-        self.index, self.card = card.index, card
+    def __init__(self, card: Card, shared: Shared) -> None:
+        self.index, self.card, self._shared = card.index, card, shared
         self.queues: list[Queue] = []
-        self._runtime, self._made = runtime, 0
         self.default_queue = self.new_queue()
 
     def new_queue(self, priority: int = 0) -> Queue:
         """One more queue; lower ``priority`` numbers get a contended pipeline first."""
-        with self._runtime.clock:
-            name = f"{self.index}.{self._made}"
-            self._made += 1
-            queue = self._runtime.make_queue(name, self.card, priority)
-            self.queues.append(queue)
-        return queue
+        with self._shared.clock:
+            name = f"{self.index}.{len(self.queues)}"
+            self.queues.append(Queue(name, self.card, self._shared, priority))
+            return self.queues[-1]
+
+    def synchronize(self) -> None:
+        """Hold the host until every queue is empty; then raise the earliest new error."""
+        for queue in tuple(self.queues):
+            queue.settle()
+        failed = [queue for queue in self.queues if queue.failed_at is not None]
+        for queue in sorted(failed, key=lambda queue: queue.failed_at or 0):
+            queue.synchronize()
+
+    def __repr__(self) -> str:
+        return f"AttachedCard({self.card}, {len(self.queues)} queues)"
 
 
 class Runtime:
-    """Cards with memory, queues and a timeline, on one clock."""
+    """Cards with memory, queues and a timeline, on one clock, behind one lock.
+
+    ``memory`` (bytes a card) and ``domains`` replace those of ``spec``. ``poison`` is only kept
+    here: whoever hands out memory fills it. ``sanitize`` turns memcheck on. ``timeline`` says how
+    many operations are remembered. Raises ``ValueError`` for figures that make no sense.
+    """
 
     def __init__(
         self,
-        *,
         spec: CardSpec | None = None,
+        *,
         devices: int = 2,
         mode: Mode = "vf",
         memory: int | None = None,
@@ -46,44 +63,48 @@ class Runtime:
         poison: bool = False,
         sanitize: bool = False,
         queue_depth: int = 1024,
-        timeline_limit: int = 1 << 16,
+        timeline: int = 1 << 16,
         staging_buffers: int = 2,
     ) -> None:
+        for name, value in {"devices": devices, "queue_depth": queue_depth}.items():
+            if value < 1:
+                raise ValueError(f"runtime: {name} is {value}; it must be at least 1")
+        if mode not in get_args(Mode):
+            raise ValueError(f"runtime: mode is {mode!r}; it must be one of {get_args(Mode)}")
         spec = spec or CardSpec()
-        from dataclasses import replace
-
-        spec = replace(spec, memory=memory or spec.memory, domains=domains or spec.domains)
-        self.spec, self.poison = spec, poison
-        self.queue_depth = queue_depth
-        self.clock = Clock()
-        self.timeline = Timeline(timeline_limit)
-        self.pinned = PinnedMemory()
-        self.staging = StagingPool(self.pinned, self.clock, staging_buffers)
-        self.memcheck = Memcheck() if sanitize else None
-        self.cards = [
-            AttachedCard(self, Card(i, spec, self.clock, mode, Queue.complete_head))
-            for i in range(devices)
-        ]
-
-    def make_queue(self, name: str, card: Card, priority: int) -> Queue:
-        return Queue(
-            name,
-            card,
-            self.clock,
-            self.timeline,
-            self.pinned,
-            self.memcheck,
-            self.queue_depth,
-            priority,
+        self.spec = replace(
+            spec,
+            memory=spec.memory if memory is None else memory,
+            domains=spec.domains if domains is None else domains,
         )
+        self.poison = poison
+        self.clock = Clock()
+        self.timeline = Timeline(timeline)
+        self.pinned = PinnedMemory()
+        self.memcheck = Memcheck(self.clock) if sanitize else None
+        shared = Shared(self.clock, self.timeline, self.pinned, self.memcheck, queue_depth)
+        self.cards = tuple(
+            AttachedCard(Card(index, self.spec, self.clock, mode, Queue.complete_head), shared)
+            for index in range(devices)
+        )
+        self.staging = StagingPool(self.pinned, self.clock, staging_buffers)
+        if self.memcheck is not None:
+            for card in self.cards:
+                card.card.regions.before_release = partial(_check_release, self.memcheck, card)
 
     def synchronize(self, device: int) -> None:
-        for queue in self.cards[device].queues:
-            queue.settle(queue._last)
-        for queue in self.cards[device].queues:
-            queue._deliver()
+        """Hold the host until card ``device`` is idle; then raise its earliest error."""
+        self.cards[device].synchronize()
 
     def shutdown(self) -> None:
+        """Drop what is pending on every card and refuse whatever is submitted from now on."""
         for card in self.cards:
             for queue in card.queues:
                 queue.close()
+
+
+def _check_release(memcheck: Memcheck, card: AttachedCard, region: Region) -> None:
+    pending = [entry for queue in card.queues for entry in queue.pending()]
+    memcheck.check_release(
+        card.index, region.id, [(entry.operation, entry.line) for entry in pending]
+    )

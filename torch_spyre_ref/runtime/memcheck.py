@@ -11,9 +11,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
-from torch_spyre_ref.emulator.regions import CompositeAddress, Region
+from torch_spyre_ref.emulator.clock import Clock
+from torch_spyre_ref.emulator.regions import CompositeAddress
 from torch_spyre_ref.runtime.callsite import CallSite, call_site
 from torch_spyre_ref.runtime.operations import Operation
 
@@ -53,15 +54,16 @@ class _Block(NamedTuple):
     stop: int
     line: CallSite
 
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.start, self.stop
+
 
 class _Blocks:
     """Disjoint blocks of one region, by start."""
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._blocks)
 
     def __iter__(self) -> Iterator[_Block]:
         return iter(self._blocks)
@@ -80,10 +82,17 @@ class _Blocks:
         return [block for block in self._blocks[first:last] if block.stop > start]
 
     def add(self, block: _Block) -> None:
+        """Take in ``block``, which overlaps none."""
         insort(self._blocks, block, key=_start)
 
-    def remove(self, block: _Block) -> None:
-        del self._blocks[bisect_left(self._blocks, block.start, key=_start)]
+    def cut(self, hole: _Block) -> None:
+        """Forget the bytes of ``hole``; blocks that reach over its ends are shortened."""
+        for old in self.overlapping(*hole.span):
+            del self._blocks[bisect_left(self._blocks, old.start, key=_start)]
+            if old.start < hole.start:
+                self.add(old._replace(stop=hole.start))
+            if hole.stop < old.stop:
+                self.add(old._replace(start=hole.stop))
 
 
 def _start(block: _Block) -> int:
@@ -91,99 +100,94 @@ def _start(block: _Block) -> int:
 
 
 class Memcheck:
-    """What is handed out on every card. Called by the holder of the clock's lock."""
+    """What is handed out on every card. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.reports: list[MemcheckReport] = []
+        self._clock = clock
         self._live: dict[tuple[int, int], _Blocks] = {}
         self._freed: dict[tuple[int, int], _Blocks] = {}
 
     def handed_out(self, device: int, address: CompositeAddress) -> None:
         """The bytes of ``address`` have an owner from now on."""
         line = call_site()
-        for region, start, length in address.chunks:
-            live, freed = self._maps(device, region)
-            block = _Block(start, start + length, line)
-            for other in live.overlapping(start, block.stop):
-                self._fail(
-                    MemcheckReport("handed out twice", repr(address), device, region, *block),
-                    f"bytes [{other.start}, {other.stop}) have had an owner since {other.line}",
-                )
-            for old in freed.overlapping(start, block.stop):
-                _cut(freed, old, block)
-            live.add(block)
+        with self._clock:
+            for region, start, length in address.chunks:
+                live, _ = self._maps(device, region)
+                for other in live.overlapping(start, start + length):
+                    fault = MemcheckReport(
+                        "handed out twice", repr(address), device, region, *other.span, line
+                    )
+                    self._fail(fault, f"they have had an owner since {other.line}")
+            for region, start, length in address.chunks:
+                live, freed = self._maps(device, region)
+                block = _Block(start, start + length, line)
+                freed.cut(block)
+                live.add(block)
 
     def given_back(self, device: int, address: CompositeAddress) -> None:
-        """The bytes of ``address``, handed out as one, have no owner any more."""
+        """The bytes of ``address``, handed out as they are now given back, have no owner more."""
         line = call_site()
-        for region, start, length in address.chunks:
-            live, freed = self._maps(device, region)
-            block = live.at(start)
-            if block is None or (block.start, block.stop) != (start, start + length):
-                self._fail(
-                    MemcheckReport(
-                        "given back twice", repr(address), device, region, start, start + length, line
-                    ),
-                    "no block that is handed out begins and ends there",
-                )
-            else:
-                live.remove(block)
-                freed.add(_Block(block.start, block.stop, line))
+        with self._clock:
+            for region, start, length in address.chunks:
+                block = self._maps(device, region)[0].at(start)
+                if block is None or block.span != (start, start + length):
+                    fault = MemcheckReport(
+                        "given back twice",
+                        repr(address),
+                        device,
+                        region,
+                        start,
+                        start + length,
+                        line,
+                    )
+                    self._fail(fault, "no block that has an owner begins and ends there")
+            for region, start, length in address.chunks:
+                live, freed = self._maps(device, region)
+                live.cut(_Block(start, start + length, line))
+                freed.add(_Block(start, start + length, line))
 
     def check(self, device: int, operation: Operation, line: CallSite) -> None:
         """Raise :class:`MemcheckError` unless all that ``operation`` touches has an owner."""
-        for span in (*operation.reads, *operation.writes):
-            for region, start, stop in span.footprint():
-                live, freed = self._maps(device, region)
-                block = live.at(start)
-                if block is not None and stop <= block.stop:
-                    continue
-                wrong = start if block is None else block.stop
-                gone = freed.at(wrong)
-                if gone is not None:
-                    kind, detail = "use after free", f"given back at {gone.line}"
-                else:
-                    kind, detail = "out of bounds", "these bytes belong to no block"
-                self._fail(
-                    MemcheckReport(kind, repr(operation), device, region, wrong, stop, line), detail
-                )
+        for region, start, stop in _footprint(operation):
+            live, freed = self._maps(device, region)
+            block = live.at(start)
+            if block is not None and stop <= block.stop:
+                continue
+            wrong = start if block is None else block.stop
+            gone = freed.at(wrong)
+            kind = "use after free" if gone else "out of bounds"
+            fault = MemcheckReport(kind, repr(operation), device, region, wrong, stop, line)
+            self._fail(fault, f"given back at {gone.line}" if gone else "no block holds them")
 
     def check_release(
-        self, device: int, region: Region, pending: Iterable[tuple[Operation, CallSite | None]]
+        self, device: int, region: int, pending: Iterable[tuple[Operation, CallSite | None]]
     ) -> None:
-        """Raise :class:`MemcheckError` if ``region`` holds a block or pending work touches it."""
+        """Raise :class:`MemcheckError` if a block or ``pending`` work lies in ``region``."""
         line = call_site()
-        live, freed = self._maps(device, region.id)
-        for block in live:
-            self._fail(
-                MemcheckReport("region in use", "a release", device, region.id, *block[:2], line),
-                f"these bytes have had an owner since {block.line}",
+        for block in self._maps(device, region)[0]:
+            fault = MemcheckReport(
+                "region in use", "giving back the region", device, region, *block.span, line
             )
+            self._fail(fault, f"they have had an owner since {block.line}")
         for operation, enqueued in pending:
-            for span in (*operation.reads, *operation.writes):
-                for number, start, stop in span.footprint():
-                    if number == region.id:
-                        self._fail(
-                            MemcheckReport(
-                                "region in use", "a release", device, region.id, start, stop, line
-                            ),
-                            f"{operation!r}, enqueued at {enqueued}, is not complete",
-                        )
-        del self._live[device, region.id], self._freed[device, region.id]
+            for number, start, stop in _footprint(operation):
+                if number == region:
+                    fault = MemcheckReport(
+                        "region in use", "giving back the region", device, region, start, stop, line
+                    )
+                    self._fail(fault, f"{operation!r} is not complete; enqueued at {enqueued}")
+        del self._live[device, region], self._freed[device, region]
 
     def _maps(self, device: int, region: int) -> tuple[_Blocks, _Blocks]:
         key = device, region
         return self._live.setdefault(key, _Blocks()), self._freed.setdefault(key, _Blocks())
 
-    def _fail(self, report: MemcheckReport, detail: str) -> None:
+    def _fail(self, report: MemcheckReport, detail: str) -> NoReturn:
         self.reports.append(report)
         raise MemcheckError(report, detail)
 
 
-def _cut(freed: _Blocks, old: _Block, used: _Block) -> None:
-    """Forget that the bytes of ``old`` which ``used`` takes over were ever free."""
-    freed.remove(old)
-    if old.start < used.start:
-        freed.add(old._replace(stop=used.start))
-    if used.stop < old.stop:
-        freed.add(old._replace(start=used.stop))
+def _footprint(operation: Operation) -> Iterator[tuple[int, int, int]]:
+    for span in (*operation.reads, *operation.writes):
+        yield from span.footprint()

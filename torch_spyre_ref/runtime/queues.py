@@ -18,6 +18,7 @@ from torch_spyre_ref.emulator.card import Card
 from torch_spyre_ref.emulator.clock import Clock
 from torch_spyre_ref.emulator.pipelines import Pipeline
 from torch_spyre_ref.emulator.timeline import Timeline
+from torch_spyre_ref.runtime.callsite import CallSite, call_site
 from torch_spyre_ref.runtime.errors import QueueError
 from torch_spyre_ref.runtime.events import Event
 from torch_spyre_ref.runtime.lowering import Work, lower
@@ -32,58 +33,67 @@ class Pending(NamedTuple):
     ticket: int
     submitted: int
     label: str
+    line: CallSite | None  # where it was enqueued; known under the sanitizer only
     operation: Operation
     work: Work
+
+
+class _Lost(NamedTuple):
+    """Operations of a queue, first to last, that were not done, and why."""
+
+    first: int
+    last: int
+    why: str
+
+
+class Shared(NamedTuple):
+    """What all queues of a runtime have in common."""
+
+    clock: Clock
+    timeline: Timeline
+    pinned: PinnedMemory
+    memcheck: Memcheck | None
+    queue_depth: int
 
 
 class Queue:
     """One queue of ``card``; lower ``priority`` numbers get a contended pipeline first.
 
-    Tickets are submission numbers, and within a queue complete in order: ``completed`` compares
-    against the last one.
+    Tickets are submission numbers, and those of one queue are over in order.
     """
 
-    def __init__(
-        self,
-        name: str,
-        card: Card,
-        clock: Clock,
-        timeline: Timeline,
-        pinned: PinnedMemory,
-        memcheck: Memcheck | None = None,
-        depth: int = 1024,
-        priority: int = 0,
-    ) -> None:
-        self.name, self.priority, self.depth = name, priority, depth
-        self._card, self._clock, self._timeline = card, clock, timeline
-        self._pinned, self._memcheck = pinned, memcheck
+    def __init__(self, name: str, card: Card, shared: Shared, priority: int = 0) -> None:
+        self.name, self.priority = name, priority
+        self._card, self._shared, self._clock = card, shared, shared.clock
         self._pending: deque[Pending] = deque()
         self._last = self._done = 0
-        self._lost: list[tuple[int, int]] = []
-        self._error: BaseException | None = None
+        self._lost: list[_Lost] = []
+        self._failure: tuple[int, BaseException] | None = None
         self._delivered = self._closed = False
 
     def submit(self, operation: Operation, label: str = "") -> int:
         """Enqueue ``operation`` and return its ticket. Waits while the queue is full.
 
-        Raises before anything is enqueued: ``TypeError`` and ``ValueError`` for an operation that
-        makes no sense, ``NotPinned``, ``MemcheckError``, and ``QueueError`` for a queue that is
+        Raises before anything is enqueued: ``TypeError`` or ``ValueError`` for an operation that
+        makes no sense, ``NotPinnedError``, ``MemcheckError``, or ``QueueError`` when the queue is
         poisoned or closed.
         """
-        clock = self._clock
-        work = lower(self._card, self._pinned, operation)
+        clock, shared = self._clock, self._shared
+        work = lower(self._card, shared.pinned, operation)
         with clock:
-            if self._memcheck is not None:
-                self._memcheck.check(self._card.index, operation)
+            line = None
+            if shared.memcheck is not None:
+                line = call_site()
+                shared.memcheck.check(self._card.index, operation, line)
             free = type(operation) is Fill and operation.free
             clock.advance(clock.now + (0 if free else self._card.spec.submit_time))
-            while len(self._pending) >= self.depth:
-                clock.step()
-            self._refuse_unless_good(work.awaited)
+            if len(self._pending) >= shared.queue_depth:
+                self._make_room()
+            self._refuse_unless_good(work)
             ticket = self._last = clock.ticket()
             if work.fires is not None:
                 work.fires.ticket, work.fires.queue = ticket, self
-            self._pending.append(Pending(ticket, clock.now, label, operation, work))
+            self._pending.append(Pending(ticket, clock.now, label, line, operation, work))
             if len(self._pending) == 1:
                 self._start_head()
         return ticket
@@ -95,15 +105,16 @@ class Queue:
         :class:`QueueError` after that.
         """
         self.settle(ticket)
-        if any(first <= ticket <= last for first, last in self._lost):
-            self._deliver()
-            raise QueueError(
-                f"operation {ticket} of queue {self.name} failed or was dropped: {self._error}"
-            ) from self._error
+        for first, last, why in self._lost:
+            if first <= ticket <= last:
+                self._deliver()
+                raise QueueError(
+                    f"operation {ticket} of queue {self.name} was not done: {why}"
+                ) from self.error
 
     def synchronize(self) -> None:
         """Hold the host until the queue is empty; then raise its error, if it was not raised."""
-        self.settle(self._last)
+        self.settle()
         self._deliver()
 
     def query(self) -> bool:
@@ -118,27 +129,32 @@ class Queue:
             self._clock.advance(self._clock.now + self._card.spec.query_time)
             return ticket <= self._done
 
-    def settle(self, ticket: int) -> None:
-        """Hold the host until operation ``ticket`` is over, well or not, and raise nothing."""
+    def settle(self, ticket: int | None = None) -> None:
+        """Hold the host until operation ``ticket``, by default the last one, is over, well or not.
+
+        Raises nothing: for those who only need to know that host memory is not in use.
+        """
         clock = self._clock
+        until = self._last if ticket is None else ticket
         with clock:
             clock.advance(clock.now + self._card.spec.query_time)
-            self._run_to(ticket)
+            self._run_to(until)
         # Ctrl-C came and the program's own handler did not raise: go on.
-        while ticket > self._done:
+        while until > self._done:
             with clock:
-                self._run_to(ticket)
+                self._run_to(until)
 
     def reset(self) -> None:
         """Let the running operation end, drop the others, and forget the error."""
         with self._clock:
             cause = QueueError(f"queue {self.name} was reset before it was done")
-            running = len(self._pending) > 0 and not self._held()
-            self._end(cause, keep=1 if running else 0)
+            for queue, ticket, error in self._abandon(cause, keep=0 if self._idle() else 1):
+                queue._poison(ticket, error)
             while self._pending:
                 self._clock.step()
             self._done = self._last
-            self._error, self._delivered = None, False
+            self._clock.retire(self._failure)
+            self._failure, self._delivered = None, False
 
     def close(self) -> None:
         """Reset, and refuse whatever is submitted from now on."""
@@ -153,11 +169,16 @@ class Queue:
 
     @property
     def error(self) -> BaseException | None:
-        """The error that poisoned this queue."""
-        return self._error
+        """What poisoned this queue."""
+        return self._failure[1] if self._failure is not None else None
+
+    @property
+    def failed_at(self) -> int | None:
+        """The ticket of the operation whose failure poisoned this queue."""
+        return self._failure[0] if self._failure is not None else None
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "poisoned" if self._error else "good"
+        state = "closed" if self._closed else "poisoned" if self._failure else "good"
         return f"Queue({self.name}, {len(self._pending)} pending, {state})"
 
     def _run_to(self, ticket: int) -> None:
@@ -168,48 +189,61 @@ class Queue:
                 break
         clock.advance(clock.now)
 
-    def _refuse_unless_good(self, awaited: Event | None) -> None:
+    def _make_room(self) -> None:
+        while len(self._pending) >= self._shared.queue_depth:
+            self._clock.step()
+        self._clock.advance(self._clock.now)
+
+    def _refuse_unless_good(self, work: Work) -> None:
         if self._closed:
             raise QueueError(f"queue {self.name} is closed; use another one")
-        if self._error is not None:
+        if self._failure is not None:
+            ticket, error = self._failure
             raise QueueError(
-                f"queue {self.name} is poisoned by {self._error!r}; reset it, or use another one"
-            ) from self._error
-        if awaited is not None and awaited.error is not None:
+                f"queue {self.name} is poisoned since operation {ticket} failed: {error!r}; "
+                "reset the queue, or use another one"
+            ) from error
+        if work.fires is not None and work.fires.ticket is not None:
+            raise ValueError(
+                f"{work.fires} is enqueued already; a new signal is a new EventSignal()"
+            )
+        if work.awaited is not None and work.awaited.error is not None:
             raise QueueError(
-                f"queue {self.name} was told to wait for {awaited}, whose queue ended before it "
-                "fired"
-            ) from awaited.error
+                f"queue {self.name} cannot wait for {work.awaited}: its queue ended before it fired"
+            ) from work.awaited.error
 
     def _deliver(self) -> None:
         with self._clock:
-            if self._error is not None and not self._delivered:
+            if self._failure is not None and not self._delivered:
                 self._delivered = True
-                raise self._error
+                raise self._failure[1]
 
-    def _held(self) -> bool:
-        """Whether the first operation is a wait whose event has not fired."""
+    def _idle(self) -> bool:
+        """Whether nothing of this queue is running or stands in line for a pipeline."""
+        if not self._pending:
+            return True
         awaited = self._pending[0].work.awaited
         return awaited is not None and awaited.time is None
 
     def _start_head(self) -> None:
-        ticket, _, _, _, work = self._pending[0]
+        ticket, _, _, _, _, work = self._pending[0]
         awaited = work.awaited
         if awaited is not None and awaited.time is None:
             if awaited.error is None:
                 awaited.waiters.append(self)
             else:
-                self._poison(self._orphaned(awaited))
+                self._poison(ticket, self._orphaned_by(awaited))
             return
         work.pipeline.start(work.duration, work.effect, self, ticket, self.priority)
 
     def complete_head(self, pipeline: Pipeline, start: int, error: BaseException | None) -> None:
+        """What the card's pipelines call when the first operation of this queue ends."""
         entry = self._pending.popleft()
-        ticket, submitted, label, operation, work = entry
+        ticket, submitted, label, _, operation, work = entry
         clock = self._clock
         self._done = ticket
         clock.retire(entry)
-        self._timeline.append(
+        self._shared.timeline.append(
             (
                 ticket,
                 self._card.index,
@@ -226,50 +260,52 @@ class Queue:
             )
         )
         if error is not None:
-            self._lost.append((ticket, ticket))
-            self._poison(error)
+            self._lost.append(_Lost(ticket, ticket, repr(error)))
+            self._poison(ticket, error)
             return
         if work.fires is not None:
-            work.fires.time = clock.now
-            for queue in work.fires.waiters:
-                queue._start_head()
-            work.fires.waiters.clear()
+            self._fire(work.fires)
         if self._pending:
             self._start_head()
 
-    def _poison(self, error: BaseException) -> None:
-        """Record the first error and end; so do queues that wait for what this one owed."""
-        failing: list[tuple[Queue, BaseException]] = [(self, error)]
+    def _fire(self, event: Event) -> None:
+        event.time = self._clock.now
+        for queue in event.waiters:
+            queue._start_head()
+        event.waiters.clear()
+
+    def _poison(self, ticket: int, error: BaseException) -> None:
+        """Fail at ``ticket``, and with this queue all that wait for an event it owed."""
+        failing = [(self, ticket, error)]
         while failing:
-            queue, error = failing.pop()
-            if queue._error is None:
-                queue._error, queue._delivered = error, False
+            queue, ticket, error = failing.pop()
+            queue._failure, queue._delivered = (ticket, error), False
             failing += queue._abandon(error)
 
-    def _end(self, cause: BaseException, keep: int) -> None:
-        for queue, error in self._abandon(cause, keep):
-            queue._poison(error)
-
-    def _abandon(self, cause: BaseException, keep: int = 0) -> list[tuple[Queue, BaseException]]:
+    def _abandon(
+        self, cause: BaseException, keep: int = 0
+    ) -> list[tuple[Queue, int, BaseException]]:
         """Drop what is pending but for the first ``keep``; the queues that this leaves waiting."""
-        orphans: list[tuple[Queue, BaseException]] = []
+        orphans: list[tuple[Queue, int, BaseException]] = []
         if len(self._pending) > keep:
-            self._lost.append((self._pending[keep].ticket, self._pending[-1].ticket))
+            first, last = self._pending[keep].ticket, self._pending[-1].ticket
+            self._lost.append(_Lost(first, last, f"it was dropped, for {cause!r}"))
         while len(self._pending) > keep:
             entry = self._pending.pop()
             self._clock.retire(entry)
-            awaited, event = entry.work.awaited, entry.work.fires
+            awaited, owed = entry.work.awaited, entry.work.fires
             if awaited is not None and self in awaited.waiters:
                 awaited.waiters.remove(self)
-            if event is not None:
-                event.error = cause
-                orphans += [(queue, queue._orphaned(event)) for queue in event.waiters]
-                event.waiters.clear()
-        if not keep:
+            if owed is not None:
+                owed.error = cause
+                for queue in owed.waiters:
+                    orphans.append((queue, queue._pending[0].ticket, queue._orphaned_by(owed)))
+                owed.waiters.clear()
+        if not self._pending:
             self._done = self._last
         return orphans
 
-    def _orphaned(self, event: Event) -> QueueError:
+    def _orphaned_by(self, event: Event) -> QueueError:
         owner = event.queue.name if event.queue is not None else "that owed it"
         error = QueueError(
             f"queue {self.name} waited for {event}, but queue {owner} ended before it fired: "

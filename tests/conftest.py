@@ -1,0 +1,89 @@
+"""What the whole suite stands on: small poisoned cards, and nothing left alive after a test."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import pytest
+
+# Before anything imports torch. Poison makes fresh memory NaN, so that no test passes by luck;
+# small cards make it cheap to fill one, and give large tensors several chunks.
+os.environ["TORCH_SPYRE_REF_POISON"] = "1"
+os.environ["TORCH_SPYRE_REF_FALLBACK"] = "silent"
+os.environ.setdefault("TORCH_SPYRE_REF_MEMORY", "512M")
+
+Run = Callable[..., str]
+
+
+def _live_blocks() -> list[int]:
+    if "torch" not in sys.modules:
+        return []
+    from torch_spyre_ref import backend
+
+    if backend._current is None or not backend.current().started:
+        return []
+    memory = backend.current().memory
+    return [len(memory.card(device).live) for device in range(backend.current().settings.devices)]
+
+
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    report = yield
+    item.stash[_FAILED] = report.failed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_alive(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every block of card memory that a test takes is free again after it, unless it failed."""
+    before = sum(_live_blocks())
+    yield
+    if sum(_live_blocks()) > before and not request.node.stash.get(_FAILED, False):
+        gc.collect()
+        assert sum(_live_blocks()) <= before, "the test left tensors on a card"
+
+
+@pytest.fixture
+def run_python() -> Run:
+    """Run a piece of Python in a process of its own, and return what it printed.
+
+    ``environment`` entries are added, or taken away where the value is None. The process must end
+    with ``status`` and print nothing to stderr unless ``stderr`` holds what it must contain.
+    """
+
+    def run(code: str, *, status: int = 0, stderr: str = "", **environment: str | None) -> str:
+        merged = {**os.environ, **environment}
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+            env={name: value for name, value in merged.items() if value is not None},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == status, f"ended with {done.returncode}:\n{done.stderr}"
+        if stderr:
+            assert stderr in done.stderr
+        else:
+            assert done.stderr == ""
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def region_bytes() -> int:
+    """Bytes in one region of a card, which is the most that one chunk can have."""
+    from torch_spyre_ref import backend
+
+    region: int = backend.current().runtime.spec.region
+    return region
