@@ -168,6 +168,15 @@ SPYRE_REFUSE(QuantizedPrivateUse1)
 SPYRE_REFUSE(NestedTensorPrivateUse1)
 #undef SPYRE_REFUSE
 
+// `_copy_from` resolves conj and neg bits itself. Core would resolve them before by a copy, which asks
+// `_copy_from`, which would resolve them before by a copy, until the stack is full.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+
 // Without it `torch.autocast` of this device fails on every op that no autocast rule names.
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 

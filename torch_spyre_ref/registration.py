@@ -8,13 +8,17 @@ from functools import partial
 from types import SimpleNamespace
 
 import torch
+from torch.utils.backend_registration import (
+    generate_methods_for_privateuse1_backend,
+    rename_privateuse1_backend,
+)
 
 from torch_spyre_ref.build_check import check_build
 
 check_build()
 
-from torch_spyre_ref import _bridge, backend, device  # noqa: E402
-from torch_spyre_ref.aten import kernels  # noqa: E402
+from torch_spyre_ref import _bridge, backend, device, generator  # noqa: E402
+from torch_spyre_ref.aten import fallback, kernels  # noqa: E402
 from torch_spyre_ref.memory import api as memory_api  # noqa: E402
 from torch_spyre_ref.memory.driver import MemoryDriver, open_memory  # noqa: E402
 from torch_spyre_ref.parts import Parts  # noqa: E402
@@ -62,10 +66,10 @@ def _install(parts: Parts) -> None:
 
 
 def _tell_torch() -> None:
-    torch.utils.rename_privateuse1_backend(device.NAME)
-    functions = (*device.EXPORTS, *memory_api.EXPORTS)
+    rename_privateuse1_backend(device.NAME)
+    functions = (*device.EXPORTS, *memory_api.EXPORTS, *generator.EXPORTS, *fallback.EXPORTS)
     torch._register_device_module(device.NAME, device.make_device_module(functions))
-    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    generate_methods_for_privateuse1_backend(for_storage=True)
     library = torch.library.Library("aten", "IMPL")
     kernels.register(library)
     _library.append(library)

@@ -68,13 +68,13 @@ def test_a_warning_made_an_error_stops_the_op_each_time() -> None:
 def test_the_policy_is_put_back_after_an_exception() -> None:
     with pytest.raises(KeyError), fallback.fallback_policy("error"):
         raise KeyError
-    assert fallback.get_policy() == "silent"
+    assert fallback.get_fallback_policy() == "silent"
 
 
 def test_an_unknown_policy_is_refused_and_changes_nothing() -> None:
     with pytest.raises(ValueError, match="'loud' does not exist; choose from"):
-        fallback.set_policy("loud")
-    assert fallback.get_policy() == "silent"
+        fallback.set_fallback_policy("loud")
+    assert fallback.get_fallback_policy() == "silent"
 
 
 def test_the_policy_holds_on_other_threads() -> None:

@@ -1,9 +1,9 @@
 """The search for ops that the CPU fallback cannot serve, and what is done about each of them.
 
-An op of a card tensor ends in one of: a kernel of ours, a composition of other ops, or the fallback,
-which runs the CPU's kernel. What has none of the three fails on the card. Every such op must be
-served, or stand here with the reason why nobody can reach it from a card tensor, or why the CPU
-refuses the same call.
+An op of a card tensor ends in one of: a kernel of ours, a composition of other ops, or the CPU
+fallback, which runs the CPU's kernel. What has none of the three fails on the card. Every such op
+must be served, or stand here with the reason why nobody reaches it from a card tensor, or why the
+CPU refuses the same call.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def unserved() -> list[str]:
 
 
 def excused(op: str) -> bool:
-    """Whether an op stands in the lists above, or belongs to a layout that a card does not store."""
+    """Whether an op stands in the lists above, or is of a layout that a card does not store."""
     name = op.removeprefix("aten::")
     in_family = any(name.startswith(prefixes) for prefixes in FAMILIES.values())
     return op in REASONS or in_family or has_kernel(op, *OTHER_LAYOUTS)
@@ -129,7 +129,7 @@ def test_mode_writes_into_out_on_the_card(keepdim: bool) -> None:
     assert got.values is values
     assert torch.equal(values.cpu(), wanted.values)
     assert torch.equal(indices.cpu(), wanted.indices)
-    with pytest.raises(RuntimeError, match="expected values of torch.int64, got torch.float32"):
+    with pytest.raises(RuntimeError, match=r"expected values of torch.int64, got torch.float32"):
         torch.mode(x.to("spyre"), 1, out=(torch.empty(0, device="spyre"), indices))
 
 

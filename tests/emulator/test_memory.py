@@ -108,8 +108,9 @@ def test_large_contiguous_transfers_survive_every_boundary(grain: int) -> None:
     span = DeviceRange.contiguous(address, 4_001, data.size)
     memory.write(span, data)
     assert (memory.read(span) == data).all()
-    wrapped = np.concatenate([memory.region(p.region)[p.offset :][: p.length] for p in
-                              address.pieces(4_001, data.size)])
+    wrapped = np.concatenate(
+        [memory.region(p.region)[p.offset :][: p.length] for p in address.pieces(4_001, data.size)]
+    )
     assert (wrapped == data).all()
 
 

@@ -33,9 +33,7 @@ class Step:
 
 KINDS = ("compute", "h2d", "d2h", "move", "fill", "callback", "signal", "wait", "sync", "query")
 
-steps = st.builds(
-    Step, st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 30)
-)
+steps = st.builds(Step, st.sampled_from(KINDS), st.integers(0, 2), st.integers(0, 30))
 
 
 class Program:

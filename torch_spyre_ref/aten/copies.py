@@ -137,7 +137,9 @@ def _dma_visible(host: torch.Tensor, card: torch.Tensor) -> bool:
 
 def _host_bytes(host: torch.Tensor) -> Bytes:
     """The bytes of a dense host tensor, shared with it."""
-    array: Bytes = host.detach().view(-1).view(torch.uint8).numpy()
+    start = host.storage_offset() * host.element_size()
+    flat = torch.empty(0, dtype=torch.uint8, device="cpu")
+    array: Bytes = flat.set_(host.untyped_storage(), start, (host.nbytes,)).numpy()
     return array
 
 

@@ -157,12 +157,12 @@ def count(op: str, reason: str = NO_PROGRAM) -> None:
         raise
 
 
-def get_policy() -> str:
+def get_fallback_policy() -> str:
     """Return the process's fallback policy: ``"warn"``, ``"silent"`` or ``"error"``."""
     return _books.policy
 
 
-def set_policy(policy: str) -> None:
+def set_fallback_policy(policy: str) -> None:
     """Set the process's fallback policy to ``"warn"``, ``"silent"`` or ``"error"``.
 
     Until then ``TORCH_SPYRE_REF_FALLBACK`` decides.
@@ -223,3 +223,12 @@ def _caller_level() -> int:
         frame = frame.f_back
         level += 1
     return level if frame is not None else 2
+
+
+EXPORTS: Final = (
+    fallback_report,
+    reset_fallback_report,
+    fallback_policy,
+    get_fallback_policy,
+    set_fallback_policy,
+)

@@ -8,7 +8,16 @@ from typing import Any
 import torch
 
 from torch_spyre_ref import _bridge
-from torch_spyre_ref.aten import copies, fallback, fill
+from torch_spyre_ref.aten import (
+    attention,
+    convolution,
+    copies,
+    fallback,
+    fill,
+    named_devices,
+    random,
+    recurrent,
+)
 
 KERNELS: dict[str, Callable[..., Any]] = {
     "_copy_from": copies.copy_from,
@@ -17,6 +26,11 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "fill_.Scalar": fill.fill_scalar,
     "fill_.Tensor": fill.fill_tensor,
     "zero_": fill.zero,
+    **random.KERNELS,
+    **convolution.KERNELS,
+    **recurrent.KERNELS,
+    **attention.KERNELS,
+    **named_devices.KERNELS,
 }
 
 

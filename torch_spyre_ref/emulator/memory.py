@@ -99,7 +99,7 @@ class Memory:
                 if view is not None:
                     np.copyto(view, np.frombuffer(pattern * (size // len(pattern)), word))
                     return
-        self.write(target, np.resize(np.frombuffer(pattern, np.uint8), target.nbytes))
+        self.write(target, np.tile(np.frombuffer(pattern, np.uint8), target.nbytes // len(pattern)))
 
     def _view(self, span: DeviceRange, word: int = 0) -> NDArray[Any] | None:
         """A view of the bytes in words, its last axis one run; None when chunks are several."""

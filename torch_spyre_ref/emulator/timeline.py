@@ -50,39 +50,31 @@ class Timeline:
         self._rows.clear()
 
     def to_chrome_trace(self) -> str:
-        """The records as Chrome trace JSON, which Perfetto opens: a process a card, a row a
-        pipeline or, for what needs no pipeline, a queue. Its microseconds are virtual."""
-        rows: dict[tuple[int, str], int] = {}
+        """The records as Chrome trace JSON, which Perfetto opens: a process for each card, in it a
+        row for each pipeline, and one for each queue with what needs none. Times are virtual."""
+        threads: dict[tuple[int, str], int] = {}
         events: list[dict[str, Any]] = []
         for record in self:
-            row = record.pipeline if record.pipeline in _SHARED_ROWS else f"queue {record.queue}"
-            thread = rows.setdefault((record.card, row), len(rows))
-            events.append(_trace_event(record, thread))
-        names = [_row_name(card, row, thread) for (card, row), thread in rows.items()]
+            queued = record.pipeline in ("host", "control")
+            row = record.card, f"queue {record.queue}" if queued else record.pipeline
+            events.append(_span(record, threads.setdefault(row, len(threads))))
+        names = [_name("process_name", card, 0, f"card {card}") for card, _ in threads]
+        names += [_name("thread_name", card, tid, row) for (card, row), tid in threads.items()]
         return json.dumps({"displayTimeUnit": "ns", "traceEvents": names + events})
 
 
-_SHARED_ROWS = ("h2d", "d2h", "move", "compute")
-
-
-def _trace_event(record: Record, thread: int) -> dict[str, Any]:
+def _span(record: Record, thread: int) -> dict[str, Any]:
     return {
         "ph": "X",
         "name": record.label or record.kind,
         "cat": record.kind,
         "pid": record.card,
         "tid": thread,
-        "ts": record.start / 1000,
+        "ts": record.start / 1000,  # the format's unit is the microsecond
         "dur": (record.end - record.start) / 1000,
         "args": record._asdict(),
     }
 
 
-def _row_name(card: int, row: str, thread: int) -> dict[str, Any]:
-    return {
-        "ph": "M",
-        "name": "thread_name",
-        "pid": card,
-        "tid": thread,
-        "args": {"name": f"card {card}: {row}"},
-    }
+def _name(kind: str, card: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": card, "tid": thread, "args": {"name": name}}

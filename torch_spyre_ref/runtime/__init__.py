@@ -5,7 +5,7 @@ from torch_spyre_ref.emulator.regions import Chunk, CompositeAddress
 from torch_spyre_ref.runtime.errors import NotPinnedError, QueueError
 from torch_spyre_ref.runtime.events import Event
 from torch_spyre_ref.runtime.machine import AttachedCard, Runtime
-from torch_spyre_ref.runtime.memcheck import Memcheck, MemcheckError
+from torch_spyre_ref.runtime.memcheck import Memcheck, MemcheckError, MemcheckReport
 from torch_spyre_ref.runtime.operations import (
     D2D,
     D2H,
@@ -38,6 +38,7 @@ __all__ = [
     "HostCallback",
     "Memcheck",
     "MemcheckError",
+    "MemcheckReport",
     "NotPinnedError",
     "Operation",
     "Pending",

@@ -66,7 +66,12 @@ class Runtime:
         timeline: int = 1 << 16,
         staging_buffers: int = 2,
     ) -> None:
-        for name, value in {"devices": devices, "queue_depth": queue_depth}.items():
+        least_one = {
+            "devices": devices,
+            "queue_depth": queue_depth,
+            "staging_buffers": staging_buffers,
+        }
+        for name, value in least_one.items():
             if value < 1:
                 raise ValueError(f"runtime: {name} is {value}; it must be at least 1")
         if mode not in get_args(Mode):

@@ -158,7 +158,10 @@ class Memcheck:
             gone = freed.at(wrong)
             kind = "use after free" if gone else "out of bounds"
             fault = MemcheckReport(kind, repr(operation), device, region, wrong, stop, line)
-            self._fail(fault, f"given back at {gone.line}" if gone else "no block holds them")
+            detail = (
+                f"given back at {gone.line}" if gone else "they are another block's, or nobody's"
+            )
+            self._fail(fault, detail)
 
     def check_release(
         self, device: int, region: int, pending: Iterable[tuple[Operation, CallSite | None]]

@@ -42,6 +42,9 @@ class HostCallback(Operation):
     function: Callable[[], None]
     duration: int | None = None
 
+    def __post_init__(self) -> None:
+        check_duration(self, self.duration or 0)
+
     def __repr__(self) -> str:
         return f"HostCallback({getattr(self.function, '__name__', 'function')})"
 
@@ -145,8 +148,7 @@ class Compute(Operation):
     outputs: tuple[DeviceRange, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.duration < 0:
-            raise ValueError(f"{self}: a duration of {self.duration} ns; time does not run back")
+        check_duration(self, self.duration)
 
     @property
     def reads(self) -> tuple[DeviceRange, ...]:
@@ -196,3 +198,9 @@ def check_host_buffer(operation: Operation, buffer: Bytes, nbytes: int) -> None:
         raise ValueError(
             f"{operation}: the host buffer has {buffer.size} bytes, the card range {nbytes}"
         )
+
+
+def check_duration(operation: Operation, duration: int) -> None:
+    """Raise ``ValueError`` for a negative duration."""
+    if duration < 0:
+        raise ValueError(f"{operation}: {duration} ns asked for; a duration is 0 or more")
