@@ -5,7 +5,6 @@
 // card. `driver.fallback(op)` is asked first, and may warn or refuse.
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
-#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/PhiloxRNGEngine.h>
 #include <ATen/ops/_copy_from.h>
@@ -92,6 +91,20 @@ std::pair<int64_t, int64_t> extent(const at::Tensor& tensor) {
                              tensor.sizes(), tensor.strides(), itemsize))};
 }
 
+// Whether two elements may lie at one address. No false alarm for what slicing makes.
+bool may_overlap_itself(const at::Tensor& tensor) {
+  std::vector<std::pair<int64_t, int64_t>> dimensions;
+  for (int64_t i = 0; i < tensor.dim(); ++i)
+    if (tensor.size(i) > 1) dimensions.emplace_back(tensor.stride(i), tensor.size(i));
+  std::sort(dimensions.begin(), dimensions.end());
+  int64_t reach = 0;
+  for (const auto& [stride, size] : dimensions) {
+    if (stride <= reach) return true;
+    reach += stride * (size - 1);
+  }
+  return false;
+}
+
 // Operands that overlap in memory, of which one is written: the bytes they span are copied once,
 // and the CPU's tensors overlap in them exactly as the card's do.
 void copy_together(c10::ArrayRef<Operand*> operands, int64_t start, int64_t stop) {
@@ -121,8 +134,7 @@ void copy_storage(std::vector<Operand*>& operands) {
       written |= operands[end]->written;
     }
     const c10::ArrayRef<Operand*> cluster(operands.data() + i, end - i);
-    const bool overlaps =
-        cluster.size() > 1 || at::has_internal_overlap(cluster[0]->card) == at::MemOverlap::Yes;
+    const bool overlaps = cluster.size() > 1 || may_overlap_itself(cluster[0]->card);
     if (written && overlaps)
       copy_together(cluster, start, stop);
     else

@@ -168,7 +168,8 @@ SPYRE_REFUSE(QuantizedPrivateUse1)
 SPYRE_REFUSE(NestedTensorPrivateUse1)
 #undef SPYRE_REFUSE
 
-// `_copy_from` resolves conj and neg bits itself. Core would resolve them before by a copy, which asks
+// `_copy_from` resolves conj and neg bits itself. Core would resolve them before by a copy, which
+// asks
 // `_copy_from`, which would resolve them before by a copy, until the stack is full.
 TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
   m.impl("_copy_from", torch::CppFunction::makeFallthrough());

@@ -184,23 +184,12 @@ def test_storages_that_somebody_else_wrapped(
     assert same_bits(card, host)
 
 
-def test_a_copy_on_write_clone_gets_bytes_of_its_own() -> None:
-    for write in (
-        lambda t: t.fill_(0),
-        lambda t: t.zero_(),
-        lambda t: t[1].zero_(),
-        lambda t: t[1:3].fill_(5),
-        lambda t: t[2].copy_(torch.ones(3)),
-        lambda t: t.copy_(torch.ones(4, 3)),
-        lambda t: t.add_(1),
-    ):
-        host = values((4, 3), torch.float32)
-        card = host.to("spyre")
-        lazy = torch._lazy_clone(card)
-        write(lazy)
-        assert same_bits(card, host)
-        write(host)
-        assert same_bits(lazy, host)
+def test_a_copy_on_write_clone_is_refused() -> None:
+    """A known limit: torch makes one only of storages whose context is their data pointer."""
+    card = torch.ones(4, device="spyre")
+    with pytest.raises(RuntimeError, match="storage"):
+        torch._lazy_clone(card)
+    assert card.tolist() == [1.0] * 4
 
 
 def test_copies_without_elements() -> None:

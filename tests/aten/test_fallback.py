@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from torch_spyre_ref.aten import fallback
 
@@ -34,7 +35,7 @@ def test_a_warning_names_op_reason_and_remedy_once_an_op() -> None:
         fallback.count("aten::add.Tensor")
     texts = [str(warning.message) for warning in caught]
     assert [text.split()[0] for text in texts] == ["aten::mm", "aten::add.Tensor"]
-    assert "(no program)" in texts[0]
+    assert "ran on the CPU: no program." in texts[0]
     assert 'fallback_policy("silent")' in texts[0]
     assert "TORCH_SPYRE_REF_FALLBACK=silent" in texts[0]
 
@@ -139,3 +140,32 @@ def test_threads_lose_no_count() -> None:
     for thread in threads:
         thread.join()
     assert fallback.fallback_report()["aten::mm"] == 8000
+
+
+def test_the_error_of_a_refused_op_reaches_python_unchanged() -> None:
+    x = torch.ones(2, device="spyre")
+    with (
+        fallback.fallback_policy("error"),
+        pytest.raises(fallback.FallbackError, match="aten::add"),
+    ):
+        x + 1
+    assert (x + 1).tolist() == [2.0, 2.0]
+
+
+def test_a_backward_pass_follows_the_policy_of_its_caller() -> None:
+    x = torch.ones(2, device="spyre", requires_grad=True)
+    y = x.sin().sum()
+    with fallback.fallback_policy("error"), pytest.raises(fallback.FallbackError):
+        y.backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64, torch.bfloat16])
+def test_printing_neither_warns_nor_counts_nor_is_refused(dtype: torch.dtype) -> None:
+    tensors = [torch.ones(3, dtype=dtype, device="spyre"), torch.ones(0, 2, device="spyre")]
+    for policy in ("warn", "error"):
+        with fallback.fallback_policy(policy), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for x in tensors:
+                assert "spyre:0" in f"{x!r} {x} {[x]}"
+                str(x.new_full((2000,), 1).reshape(2, 1000))
+    assert len(fallback.fallback_report()) == 0

@@ -91,7 +91,8 @@ def test_addresses_are_values() -> None:
 
 
 def test_vf_ids_are_indices_and_pf_ids_are_physical_bases() -> None:
-    for mode, ids in (("vf", [0, 1, 2]), ("pf", [0, 16384, 24576])):
+    expected: dict[Mode, list[int]] = {"vf": [0, 1, 2], "pf": [0, 16384, 24576]}
+    for mode, ids in expected.items():
         regions, _ = table(mode)
         acquired = [regions.acquire(8192, domain) for domain in (0, 1, 1)]
         assert [region.id for region in acquired] == ids

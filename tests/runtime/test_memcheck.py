@@ -94,7 +94,7 @@ def test_a_strided_view_is_checked_at_both_ends() -> None:
 def test_use_after_free_says_where_it_was_given_back() -> None:
     bench = Checked()
     bench.memcheck.given_back(0, bench.first)
-    with pytest.raises(MemcheckError, match="given back at test_memcheck.py") as error:
+    with pytest.raises(MemcheckError, match=r"given back at test_memcheck\.py") as error:
         bench.queue.submit(Fill(whole(bench.first), b"\0"))
     assert error.value.report.kind == "use after free"
 
@@ -162,7 +162,7 @@ def test_a_region_under_pending_work_cannot_be_given_back() -> None:
     bench.queue.submit(Fill(whole(bench.first), b"\1"), label="late")
     bench.memcheck.given_back(0, bench.first)
     bench.memcheck.given_back(0, bench.second)
-    with pytest.raises(MemcheckError, match="is not complete; enqueued at test_memcheck.py"):
+    with pytest.raises(MemcheckError, match=r"is not complete; enqueued at test_memcheck\.py"):
         bench.card.card.regions.release(0)
     assert [region.id for region in bench.card.card.regions.live()] == [0]
     bench.queue.synchronize()
@@ -195,10 +195,10 @@ def test_blocks_agree_with_a_list_of_bytes(steps: list[tuple[bool, int, int]]) -
             blocks.append((start, length))
             owner[span] = [f"block {start}"] * length
     for byte, who in enumerate(owner):
-        span = whole(block(byte * 128, 128))
+        stick = whole(block(byte * 128, 128))
         if "block" in who:
-            bench.queue.submit(Fill(span, b"\0"))
+            bench.queue.submit(Fill(stick, b"\0"))
         else:
             kind = {"nobody": "out of bounds", "freed": "use after free"}[who]
             with pytest.raises(MemcheckError, match=kind):
-                bench.queue.submit(Fill(span, b"\0"))
+                bench.queue.submit(Fill(stick, b"\0"))

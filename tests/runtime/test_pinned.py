@@ -49,7 +49,7 @@ def test_more_than_the_host_has_is_a_memory_error() -> None:
 def test_a_transfer_needs_all_of_its_bytes_pinned() -> None:
     pinned = PinnedMemory()
     array = pinned.allocate(256).array
-    foreign = np.frombuffer(memoryview(array), np.uint8)
+    foreign = np.frombuffer(array, np.uint8)
     for view in (array, array[3:7], array[100:][:50], foreign, foreign[1:]):
         pinned.require(view)
     pinned.require(np.lib.stride_tricks.as_strided(array, (256,)))
@@ -88,7 +88,7 @@ def test_threads_allocate_and_let_go_at_once() -> None:
             buffer = pinned.allocate(4096)
             if not pinned.is_pinned(buffer.address):
                 failures.append(turn)
-            pinned.require(np.frombuffer(memoryview(buffer.array), np.uint8))
+            pinned.require(np.frombuffer(buffer.array, np.uint8))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

@@ -385,7 +385,7 @@ def test_reset_of_a_queue_fails_those_that_wait_for_it() -> None:
 def test_a_closed_queue_takes_nothing() -> None:
     bench = Bench()
     bench.queue.close()
-    with pytest.raises(QueueError, match="queue 0.0 is closed"):
+    with pytest.raises(QueueError, match=r"queue 0\.0 is closed"):
         bench.queue.submit(idle(1))
     bench.queue.synchronize()
 

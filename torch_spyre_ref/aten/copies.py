@@ -152,12 +152,21 @@ def _to_card(source: torch.Tensor, target: torch.Tensor, non_blocking: bool) -> 
             queue.wait(ticket)
         return
     if target.is_contiguous() and target.nbytes > STAGING_BYTES:
-        flat_source, flat_target = source.reshape(-1), target.view(-1)
-        for start, count in pieces(target):
-            part = flat_target.narrow(0, start, count)
-            _stage_in(queue, flat_source.narrow(0, start, count), part)
+        if not _same_bits(source, target):
+            source = torch.empty_like(target, device="cpu").copy_(source)
+        _stream_in(queue, _host_bytes(source.contiguous()), device_range(target))
     else:
         _stage_in(queue, source, target)
+
+
+def _stream_in(queue: Queue, source: Bytes, target: DeviceRange) -> None:
+    """A large dense tensor in pieces: the card takes one while the host stages the next."""
+    for start in range(0, target.nbytes, STAGING_BYTES):
+        piece = source[start : start + STAGING_BYTES]
+        where = DeviceRange.contiguous(target.address, target.offset + start, piece.size)
+        with Stage(piece.size) as stage:
+            np.copyto(stage.array, piece)
+            stage.busy(queue, queue.submit(H2D(stage.array, where)))
 
 
 def _stage_in(queue: Queue, source: torch.Tensor, target: torch.Tensor) -> None:

@@ -6,6 +6,9 @@ policy: ``warn`` warns once an op, ``silent`` only counts, ``error`` refuses.
 
 The policy and the books belong to the process, not to a thread: autograd runs a backward pass on
 threads of its own, which must follow the policy of the code that called ``backward()``.
+
+Printing a tensor is left out of all this. torch computes a dozen masks and extremes on the way to a
+``repr``, on whatever device the tensor is, and none of them is an op that the reader asked for.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ POLICIES: Final = ("warn", "silent", "error")
 NO_PROGRAM: Final = "no program"
 NO_CPU_KERNEL: Final = "core has no CPU kernel"
 
+_PRINTER: Final = torch._tensor_str.__file__
 _LIBRARIES: Final = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[1]}/")
 
 
@@ -118,9 +122,9 @@ class _Books:
         """Take back a call whose warning was raised as an error, so that the op did not run."""
         with self._lock:
             self._warned.discard(op)
-            self._calls[op, reason] -= 1
-            if not self._calls[op, reason]:
-                del self._calls[op, reason]
+            calls = self._calls.pop((op, reason), 1) - 1
+            if calls:
+                self._calls[op, reason] = calls
 
     def report(self) -> FallbackReport:
         with self._lock:
@@ -148,7 +152,7 @@ def count(op: str, reason: str = NO_PROGRAM) -> None:
         FallbackError: the policy is ``error``. Nothing is counted then.
         FallbackWarning: a warning filter turns it into an error. Nothing is counted then either.
     """
-    if not _books.enter(op, reason):
+    if _is_printing() or not _books.enter(op, reason):
         return
     try:
         warnings.warn(_notice(op, reason), FallbackWarning, stacklevel=_caller_level())
@@ -199,9 +203,8 @@ def reset_fallback_report() -> None:
 
 def _notice(op: str, reason: str) -> str:
     return (
-        f"{op} ran on the CPU and its results were copied back to the card ({reason}). This is "
-        "said once per op; torch.spyre.fallback_report() counts. `with torch.spyre.fallback_policy"
-        '("silent"):` or TORCH_SPYRE_REF_FALLBACK=silent silences it, "error" refuses such ops.'
+        f"{op} ran on the CPU: {reason}. Said once per op; torch.spyre.fallback_report() counts, "
+        '`with torch.spyre.fallback_policy("silent"):` or TORCH_SPYRE_REF_FALLBACK=silent silences.'
     )
 
 
@@ -210,6 +213,18 @@ def _refusal(op: str, reason: str) -> str:
         f"{op} would run on the CPU ({reason}), and the fallback policy is 'error'. To allow it: "
         '`with torch.spyre.fallback_policy("silent"):` or TORCH_SPYRE_REF_FALLBACK=warn.'
     )
+
+
+def _is_printing() -> bool:
+    """Whether the op was called by the code that turns a tensor into text, a frame or two up."""
+    frame = sys._getframe(1).f_back
+    for _ in range(3):
+        if frame is None:
+            return False
+        if frame.f_code.co_filename == _PRINTER:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _caller_level() -> int:

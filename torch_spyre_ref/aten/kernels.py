@@ -38,10 +38,6 @@ def register(library: torch.library.Library) -> None:
     """Register every kernel of the table under PyTorch's dispatch key for the card."""
     for name, kernel in KERNELS.items():
         library.impl(name, _bridge.shield(kernel), "PrivateUse1")
-    # What torch does elsewhere with a conjugate or negative view is to clone it, which copies it,
-    # which clones it, until the stack is full. A copy reads these bits itself.
-    for key in ("Conjugate", "Negative"):
-        library.impl("_copy_from", torch.library.fallthrough_kernel, key)
 
 
 class KernelDriver:

@@ -53,7 +53,7 @@ class Pipeline:
         self._completed(token, self, start, error)
 
     def hand_over(self) -> None:
-        """The clock says that the instant is over: if the pipeline is free, the next one gets it."""
+        """The clock says that the instant is over: a free pipeline goes to the next in line."""
         if self._waiting and not self._busy:
             _, _, ticket, duration, effect, token = heappop(self._waiting)
             self._busy = True

@@ -92,7 +92,7 @@ class Runtime:
             AttachedCard(Card(index, self.spec, self.clock, mode, Queue.complete_head), shared)
             for index in range(devices)
         )
-        self.staging = StagingPool(self.pinned, self.clock, staging_buffers)
+        self.staging = StagingPool(self.pinned, staging_buffers)
         if self.memcheck is not None:
             for card in self.cards:
                 card.card.regions.before_release = partial(_check_release, self.memcheck, card)

@@ -8,9 +8,7 @@ through one stays in the host's cache.
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
 
-from torch_spyre_ref.emulator.clock import Clock
 from torch_spyre_ref.runtime.pinned import PinnedBuffer, PinnedMemory
 from torch_spyre_ref.runtime.queues import Queue
 
@@ -19,19 +17,13 @@ STAGING_BYTES = 512 << 10
 second-level cache of most hosts between the two copies that a byte makes."""
 
 
-class _InFlight(NamedTuple):
-    queue: Queue
-    ticket: int
-    buffer: PinnedBuffer
-
-
 class StagingPool:
     """``buffers`` staging buffers, made when first needed. Thread-safe."""
 
-    def __init__(self, pinned: PinnedMemory, clock: Clock, buffers: int = 2) -> None:
-        self._pinned, self._clock, self._unmade = pinned, clock, buffers
+    def __init__(self, pinned: PinnedMemory, buffers: int = 2) -> None:
+        self._pinned, self._buffers, self._made = pinned, buffers, 0
         self._free: list[PinnedBuffer] = []
-        self._in_flight: deque[_InFlight] = deque()
+        self._in_flight: deque[tuple[Queue, int, PinnedBuffer]] = deque()
 
     def acquire(self, nbytes: int) -> PinnedBuffer:
         """A buffer of :data:`STAGING_BYTES` bytes that nothing uses; ``nbytes`` is what is needed.
@@ -44,22 +36,25 @@ class StagingPool:
                 f"a staging buffer for {nbytes} bytes asked for; one holds 1 to {STAGING_BYTES} "
                 "bytes, so transfer in pieces"
             )
-        with self._clock:
-            if self._free:
-                return self._free.pop()
-            if self._unmade > 0 or not self._in_flight:
-                self._unmade -= 1
-                return self._pinned.allocate(STAGING_BYTES)
-            oldest = self._in_flight.popleft()
-        oldest.queue.settle(oldest.ticket)
-        return oldest.buffer
+        # Single steps of a list and a deque are atomic: no lock, which costs more than the rest.
+        try:
+            return self._free.pop()
+        except IndexError:
+            pass
+        if self._made < self._buffers:
+            self._made += 1
+            return self._pinned.allocate(STAGING_BYTES)
+        try:
+            queue, ticket, buffer = self._in_flight.popleft()
+        except IndexError:
+            return self._pinned.allocate(STAGING_BYTES)
+        queue.settle(ticket)
+        return buffer
 
     def release_after(self, buffer: PinnedBuffer, queue: Queue, ticket: int) -> None:
         """Give ``buffer`` back, to be used again when operation ``ticket`` of ``queue`` is over."""
-        with self._clock:
-            self._in_flight.append(_InFlight(queue, ticket, buffer))
+        self._in_flight.append((queue, ticket, buffer))
 
     def release(self, buffer: PinnedBuffer) -> None:
         """Give ``buffer`` back at once: no operation uses it."""
-        with self._clock:
-            self._free.append(buffer)
+        self._free.append(buffer)

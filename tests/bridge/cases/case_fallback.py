@@ -62,11 +62,13 @@ SAME = "Expected all tensors to be on the same device"
 
 def test_two_devices_in_one_op_are_refused(driver: FakeDriver) -> None:
     a, b, host = card([1.0, 2.0]), card([1.0, 2.0], device="spyre:1"), torch.ones(2)
-    with pytest.raises(RuntimeError, match=rf"{SAME}.*spyre:0 and spyre:1.*aten::add.Tensor"):
+    with pytest.raises(RuntimeError, match=rf"{SAME}.*spyre:0 and spyre:1"):
         a + b
-    with pytest.raises(RuntimeError, match=rf"{SAME}.*spyre:0 and cpu.*argument other"):
+    with pytest.raises(RuntimeError, match=rf"{SAME}.*spyre:0 and spyre:1.*argument mat2.*aten::mm"):
+        torch.mm(a.view(1, 2), b.view(2, 1))
+    with pytest.raises(RuntimeError, match=rf"{SAME}.*spyre:0 and cpu"):
         a + host
-    with pytest.raises(RuntimeError, match=rf"{SAME}.*spyre:0 and cpu.*argument self"):
+    with pytest.raises(RuntimeError, match=rf"{SAME}.*spyre:0 and cpu"):
         host + a
     with pytest.raises(RuntimeError, match=SAME):
         host + card(1.0)
@@ -79,7 +81,7 @@ def test_two_devices_in_one_op_are_refused(driver: FakeDriver) -> None:
     with pytest.raises(RuntimeError, match=SAME):
         torch.cat([a, b])
     with pytest.raises(RuntimeError, match=SAME):
-        a + torch.ones(2, device="meta")
+        torch.cat([a, torch.ones(2, device="meta")])
     with pytest.raises(RuntimeError, match=SAME):
         a[card([0], torch.int64, "spyre:1")]
     assert driver.fallbacks == []
@@ -184,8 +186,9 @@ def test_a_small_view_does_not_drag_its_whole_storage_along(
     monkeypatch.setattr(fake_driver, "on_copy", lambda source: copied.append(source.nbytes))
     base[:2].add_(base[2:4])
     base[5:7].add_(base[-2:])
-    base[8:10].add_(base[9:11])
-    assert copied == [8, 8, 8, 8, 8, 8, 16, 8]
+    with pytest.raises(RuntimeError, match="single memory location"):
+        base[8:10].add_(base[9:11])
+    assert copied == [8, 8, 8] * 2
 
 
 def test_lists_optionals_and_no_tensors_at_all(driver: FakeDriver) -> None:
@@ -317,8 +320,9 @@ def test_results_land_on_the_card_of_the_arguments(driver: FakeDriver) -> None:
 
 def test_nothing_is_left_behind(driver: FakeDriver) -> None:
     a = card([1.0, 2.0])
+    live = len(driver.blocks)
     for _ in range(3):
         (a + a).sum()
         with pytest.raises(RuntimeError):
             a.view(2, 1) @ a.view(2, 1)
-    assert len(driver.blocks) == 1
+    assert len(driver.blocks) == live

@@ -88,7 +88,7 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
     "view": lambda t: t.view(4, 6),
     "view dtype": lambda t: t.view(torch.int32),
     "view narrower dtype": lambda t: t.view(torch.int16),
-    "_reshape_alias": lambda t: torch._reshape_alias(t, (6, 4), (4, 1)),
+    "_reshape_alias": lambda t: torch.ops.aten._reshape_alias(t, (6, 4), (4, 1)),
     "reshape": lambda t: t.reshape(2, 12),
     "unfold": lambda t: t.unfold(2, 2, 1),
     "view_as_complex": lambda t: torch.view_as_complex(t.view(3, 4, 2)),
@@ -135,6 +135,8 @@ def test_views_alias_and_never_fall_back(driver: FakeDriver, name: str) -> None:
     assert ours.storage_offset() == cpu.storage_offset()
     assert _bridge.allocation(ours) is _bridge.allocation(base)
     assert ours.cpu().tolist() == cpu.tolist()
+    if name == "expand":
+        return
     fresh = torch.full(cpu[..., :1].shape, 7, dtype=cpu.dtype)
     ours[..., :1] = fresh.to("spyre")
     cpu[..., :1] = fresh
@@ -164,7 +166,7 @@ def test_every_op_that_returns_a_view_has_a_kernel_of_its_own(driver: FakeDriver
     missing = {
         name
         for name in views
-        if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, "PrivateUse1")
+        if not torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1")
     }
     # Nested tensors are not stored; the fallback refuses the op rather than breaking the alias.
     assert missing == {"aten::_nested_view_from_buffer"}
@@ -184,10 +186,11 @@ def test_resize_grows_keeps_and_shrinks(driver: FakeDriver) -> None:
     assert tensor.resize_(2, 2) is tensor
     assert _bridge.allocation(tensor) is allocation
     assert tensor.cpu().tolist() == [[0, 1], [2, 3]]
+    live = len(driver.blocks)
     tensor.resize_(3, 4)
     assert tensor.stride() == (4, 1)
     assert tensor.flatten()[:6].cpu().tolist() == [0, 1, 2, 3, 4, 5]
-    assert len(driver.blocks) == 1
+    assert len(driver.blocks) == live
     tensor.resize_(0)
     assert tensor.shape == (0,)
     tensor.resize_(1, 2, 3, 4, memory_format=torch.channels_last)

@@ -1,0 +1,69 @@
+"""How a figure is measured: both sides in interleaved rounds, the median of each, one thread."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of a report: what was measured, both sides, and the goal for ``value``."""
+
+    what: str
+    ours: float
+    theirs: float | None
+    unit: str
+    value: float
+    goal: float
+    kind: str = "ratio"
+
+    @property
+    def met(self) -> bool:
+        """Whether the value is within its goal."""
+        return self.value <= self.goal
+
+    def cells(self) -> tuple[str, ...]:
+        """What, ours, theirs, value, goal and verdict, as text."""
+        theirs = "" if self.theirs is None else f"{self.theirs:,.3g} {self.unit}"
+        mark = "×" if self.kind == "ratio" else f" {self.unit}"
+        return (
+            self.what,
+            f"{self.ours:,.3g} {self.unit}",
+            theirs,
+            f"{self.value:,.3g}{mark}",
+            f"≤ {self.goal:,.3g}{mark}",
+            "met" if self.met else "MISSED",
+        )
+
+
+def ratio(what: str, ours: float, theirs: float, unit: str, goal: float) -> Figure:
+    """A figure whose value is ours divided by theirs."""
+    return Figure(what, ours, theirs, unit, ours / theirs, goal)
+
+
+def difference(what: str, ours: float, theirs: float, unit: str, goal: float) -> Figure:
+    """A figure whose value is ours minus theirs."""
+    return Figure(what, ours, theirs, unit, ours - theirs, goal, kind="difference")
+
+
+def bound(what: str, ours: float, unit: str, goal: float) -> Figure:
+    """A figure that is compared with its goal alone."""
+    return Figure(what, ours, None, unit, ours, goal, kind="bound")
+
+
+def interleaved(
+    *sides: Callable[[], object], calls: int = 1, rounds: int = 21, warm_up: int = 2
+) -> list[float]:
+    """Seconds a call of each side: the median over rounds in which the sides take turns."""
+    samples: list[list[float]] = [[] for _ in sides]
+    for round_number in range(rounds + warm_up):
+        for side, times in zip(sides, samples, strict=True):
+            start = time.perf_counter()
+            for _ in range(calls):
+                side()
+            if round_number >= warm_up:
+                times.append((time.perf_counter() - start) / calls)
+    return [statistics.median(times) for times in samples]
