@@ -16,7 +16,7 @@ import pytest
 # small cards make it cheap to fill one, and give large tensors several chunks.
 os.environ["TORCH_SPYRE_REF_POISON"] = "1"
 os.environ["TORCH_SPYRE_REF_FALLBACK"] = "silent"
-os.environ.setdefault("TORCH_SPYRE_REF_MEMORY", "512M")
+os.environ.setdefault("TORCH_SPYRE_REF_MEMORY", "256M")
 
 Run = Callable[..., str]
 

@@ -9,6 +9,13 @@ import torch
 REBUILD = "pip install --no-build-isolation -e ."
 
 
+def built_for() -> str:
+    """The torch version that the bridge was built for."""
+    from torch_spyre_ref._build import TORCH_VERSION
+
+    return TORCH_VERSION
+
+
 def check_build() -> None:
     """Refuse a bridge that is missing or was built for another torch.
 
@@ -20,10 +27,8 @@ def check_build() -> None:
             "torch_spyre_ref's C++ bridge has not been built. In its source folder, run "
             f"`{REBUILD}` with the Python that has torch."
         )
-    from torch_spyre_ref._build import TORCH_VERSION
-
-    if torch.__version__ != TORCH_VERSION:
+    if torch.__version__ != built_for():
         raise ImportError(
-            f"torch_spyre_ref's C++ bridge was built for torch {TORCH_VERSION}, but torch "
+            f"torch_spyre_ref's C++ bridge was built for torch {built_for()}, but torch "
             f"{torch.__version__} is running. In its source folder, run `{REBUILD}`."
         )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import threading
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch.utils.backend_registration import (
@@ -67,7 +69,12 @@ def _install(parts: Parts) -> None:
 
 def _tell_torch() -> None:
     rename_privateuse1_backend(device.NAME)
-    functions = (*device.EXPORTS, *memory_api.EXPORTS, *generator.EXPORTS, *fallback.EXPORTS)
+    functions: tuple[Callable[..., Any], ...] = (
+        *device.EXPORTS,
+        *memory_api.EXPORTS,
+        *generator.EXPORTS,
+        *fallback.EXPORTS,
+    )
     torch._register_device_module(device.NAME, device.make_device_module(functions))
     generate_methods_for_privateuse1_backend(for_storage=True)
     library = torch.library.Library("aten", "IMPL")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+Mode = Literal["pf", "vf"]
 PREFIX = "TORCH_SPYRE_REF_"
 GIB = 1 << 30
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": GIB, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": GIB}
@@ -21,7 +22,7 @@ class Settings:
     """What the environment says of the cards. Sizes are bytes a card."""
 
     devices: int = 2
-    mode: str = "vf"
+    mode: Mode = "vf"
     memory: int = 16 * GIB
     domains: int = 4
     fallback: str = "warn"
@@ -47,7 +48,7 @@ class Settings:
         if settings.memory % (8 * settings.domains * (1 << 20)):
             step = f"{8 * settings.domains} MiB"
             raise ValueError(
-                f"{PREFIX}MEMORY gives a card {settings.memory} bytes, which its {settings.domains} "
+                f"{PREFIX}MEMORY gives a card {settings.memory} bytes, which {settings.domains} "
                 f"domains and eight regions cannot share evenly: use a multiple of {step}."
             )
         return settings

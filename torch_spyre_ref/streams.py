@@ -87,8 +87,9 @@ class StreamDriver:
                 "both events need torch.Event(enable_timing=True) to measure the time between them"
             )
         for event in (first, last):
-            if not event.queue.completed(event.ticket):
-                raise RuntimeError("an event has not fired yet: call its synchronize() first")
+            event.queue.query()
+        if first.signal.time is None or last.signal.time is None:
+            raise RuntimeError("an event has not fired yet: call its synchronize() first")
         return (last.signal.time - first.signal.time) / 1e6
 
     def destroy_event(self, handle: int, device: int) -> None:

@@ -138,3 +138,13 @@ def test_a_product_in_another_dtype_is_refused_as_on_the_cpu() -> None:
         x = torch.ones(2, 2, dtype=torch.float16, device=device)
         with pytest.raises(NotImplementedError):
             torch.mm(x, x, out_dtype=torch.float32)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128, torch.float32], ids=str)
+def test_conjugating_in_place_works_on_the_card(dtype: torch.dtype) -> None:
+    x = torch.randn(3, 4, dtype=dtype)
+    got = x.to("spyre")
+    view = got.t()[1:]
+    assert view.conj_physical_() is view
+    x.t()[1:].conj_physical_()
+    assert torch.equal(got.cpu(), x)

@@ -48,6 +48,7 @@ class FakeDriver:
         self.cards = cards
         self.memory = memory
         self.started = False
+        self.fired = True
         self.blocks: dict[int, Block] = {}
         self.pinned: list[tuple[int, int]] = []
         self.calls: list[tuple[Any, ...]] = []
@@ -157,7 +158,7 @@ class FakeDriver:
 
     def query_event(self, handle: int) -> bool:
         self.calls.append(("query_event", handle))
-        return False
+        return self.fired
 
     def synchronize_event(self, handle: int) -> None:
         self.calls.append(("synchronize_event", handle))
@@ -218,7 +219,8 @@ def device_module(driver: FakeDriver) -> ModuleType:
         "set_device": _bridge.set_device,
         "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
         "manual_seed_all": lambda seed: [
-            _bridge.default_generator(index).manual_seed(seed) for index in range(_bridge.device_count())
+            _bridge.default_generator(index).manual_seed(seed)
+            for index in range(_bridge.device_count())
         ],
         "get_rng_state": lambda index=0: _bridge.default_generator(index).get_state(),
         "set_rng_state": lambda state, index=0: _bridge.default_generator(index).set_state(state),

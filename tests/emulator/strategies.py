@@ -123,7 +123,7 @@ def nests(
     strides = []
     for size in shape:
         room = (address.length - itemsize - (high - low)) // max(size - 1, 1)
-        likely = [s for s in (0, itemsize, -itemsize, 2 * itemsize) if abs(s) <= room]
+        likely = [s for s in (0, itemsize, -itemsize, itemsize - 1, 2 * itemsize) if abs(s) <= room]
         stride = draw(st.sampled_from(likely) | st.integers(-room, room))
         strides.append(stride)
         low += min(0, (size - 1) * stride) if size else 0

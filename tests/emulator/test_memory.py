@@ -114,6 +114,89 @@ def test_large_contiguous_transfers_survive_every_boundary(grain: int) -> None:
     assert (wrapped == data).all()
 
 
+ONE = CompositeAddress((Chunk(1, 16, 400),))
+
+
+@pytest.mark.parametrize("run", [1, 2, 3, 8, 24, 32, 48, 64, 96, 128])
+def test_rows_of_every_width_are_read_and_written_whole(run: int) -> None:
+    bench = Bench.new(run)
+    rows = DeviceRange(ONE, 1, (3, run), (130, 1), 1)
+    expected = write_slowly(bench.contents(), rows, [run] * rows.nbytes)
+    assert bench.memory.read(rows).tolist() == read_slowly(bench.contents(), rows)
+    bench.memory.write(rows, np.full(rows.nbytes, run, np.uint8))
+    assert bench.contents() == expected
+
+
+# NumPy walks an array in the order of its strides, here columns first: then (0, 1) would stay.
+CROSSED = DeviceRange(ONE, 0, (3, 2), (1, 2), 1)
+
+
+@pytest.mark.parametrize("method", ["write", "move", "fill"])
+def test_where_elements_overlap_the_last_in_row_major_order_stays(method: str) -> None:
+    bench = Bench.new(0)
+    data = list(range(1, 7))
+    expected = write_slowly(bench.contents(), CROSSED, data)
+    source = DeviceRange(ONE, 300, (3, 2), (2, 1), 1)
+    expected = write_slowly(expected, source, data)
+    bench.memory.write(source, np.array(data, np.uint8))
+    match method:
+        case "write":
+            bench.memory.write(CROSSED, np.array(data, np.uint8))
+        case "move":
+            bench.memory.move(source, CROSSED)
+        case _:
+            bench.memory.fill(CROSSED, bytes(data))
+    assert bench.contents() == expected
+    assert bench.memory.region(1)[18] == 5, "element (2, 0), not (0, 1)"
+
+
+def test_a_pattern_as_long_as_an_overlapping_element_is_laid_down_in_order() -> None:
+    bench = Bench.new(0)
+    span = DeviceRange(ONE, 0, (3,), (1,), 2)
+    bench.memory.fill(span, b"\1\2")
+    assert bench.memory.region(1)[16:20].tolist() == [1, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "itemsize", "overlaps"),
+    [
+        ((2,), (4,), 4, False),
+        ((2,), (3,), 4, True),
+        ((2, 3), (12, 4), 4, False),
+        ((2, 3), (11, 4), 4, True),
+        ((2, 3), (-12, 4), 4, False),
+        ((2,), (0,), 4, True),
+        ((1, 2), (0, 4), 4, False),
+    ],
+)
+def test_ranges_know_whether_their_elements_overlap(
+    shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int, overlaps: bool
+) -> None:
+    assert DeviceRange(ONE, 40, shape, strides, itemsize).overlaps_itself == overlaps
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "run", "loops"),
+    [
+        ((2, 3, 4), (48, 16, 4), 96, ()),
+        ((2, 1, 4), (16, 999, 4), 32, ()),
+        ((2, 3, 4), (100, 16, 4), 48, ((2, 100),)),
+        ((2, 3, 4), (24, 8, 0), 4, ((6, 8), (4, 0))),
+        ((3, 4), (4, 12), 4, ((3, 4), (4, 12))),
+        ((2, 3), (-12, -4), 4, ((6, -4),)),
+        ((), (), 4, ()),
+    ],
+)
+def test_a_nest_is_folded_to_the_fewest_loops_around_the_longest_run(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    run: int,
+    loops: tuple[tuple[int, int], ...],
+) -> None:
+    span = DeviceRange(ONE, 100, shape, strides, 4)
+    assert (span.run, span.loops) == (run, loops)
+
+
 def test_fresh_memory_is_zero_and_a_region_comes_back_zeroed() -> None:
     memory = Memory()
     memory.attach(0, 256)
@@ -151,6 +234,8 @@ def test_a_range_cannot_reach_out_of_its_address(
     itemsize = 1 if shape == (4,) else 4
     with pytest.raises(ValueError, match=r"but .* has 64 bytes"):
         DeviceRange(address, offset, shape, strides, itemsize)
+    with pytest.raises(ValueError, match=r"but .* has 64 bytes"):
+        DeviceRange.contiguous(address, 1, 64)
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,15 @@ def test_memory_handed_out_again_is_good_again() -> None:
     assert bench.refused(whole(block(0, 256))).start == 128
 
 
+def test_memory_freed_in_parts_is_known_to_be_free_in_each() -> None:
+    bench = Checked()
+    bench.memcheck.given_back(0, bench.first)
+    bench.memcheck.handed_out(0, block(0, 128))
+    bench.memcheck.given_back(0, block(0, 128))
+    for start in (0, 128):
+        assert bench.refused(whole(block(start, 128))).kind == "use after free"
+
+
 def test_work_enqueued_before_the_memory_was_given_back_is_no_fault() -> None:
     bench = Checked()
     bench.queue.submit(idle(1000))

@@ -59,6 +59,19 @@ def test_a_transfer_needs_all_of_its_bytes_pinned() -> None:
             pinned.require(other)
 
 
+def test_late_word_of_old_pages_does_not_unpin_new_ones_at_their_address() -> None:
+    pinned = PinnedMemory()
+    buffer = pinned.allocate(4096)
+    old = pinned._blocks[buffer.address].watch
+    del buffer
+    assert list(pinned._gone) == [old]
+    pinned._gone.clear()
+    new = next(b for b in iter(lambda: pinned.allocate(4096), None) if b.address == old.start)
+    pinned._gone.append(old)
+    assert pinned.is_pinned(new.address)
+    assert pinned._starts.count(new.address) == 1
+
+
 @given(st.lists(st.integers(-1, 5), max_size=40))
 def test_finding_agrees_with_a_list_of_what_is_alive(steps: list[int]) -> None:
     """Non-negative: let go of that one; otherwise: one more."""

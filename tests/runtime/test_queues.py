@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from torch_spyre_ref.runtime import (
     D2D,
     D2H,
     H2D,
+    DeviceRange,
     EventSignal,
     EventWait,
     Fill,
@@ -89,6 +91,16 @@ def test_a_full_queue_makes_the_host_wait_until_there_is_room() -> None:
     assert len(bench.runtime.timeline) == 4
 
 
+def test_the_host_sees_all_that_happened_by_the_time_there_was_room() -> None:
+    bench = Bench(queue_depth=1)
+    seen: list[int] = []
+    bench.queue.submit(idle(100))
+    bench.card.new_queue().submit(HostCallback(lambda: seen.append(1), 100 - SPEC.submit_time))
+    bench.queue.submit(idle(100))
+    assert bench.clock.now == SPEC.submit_time + 100
+    assert seen == [1], "the callback ended at that very moment"
+
+
 def test_moving_and_computing_overlap_in_two_queues_and_not_in_one() -> None:
     ends = []
     for queues in (1, 2):
@@ -120,7 +132,9 @@ def test_poison_takes_no_time_and_waits_its_turn() -> None:
         bench.queue.submit(idle(300))
         bench.queue.submit(D2H(bench.at(0), host.array))
         if poison:
+            before = bench.clock.now
             bench.queue.submit(Fill(bench.at(0), b"\xff", free=True))
+            assert bench.clock.now == before
         bench.queue.submit(bench.h2d(1, offset=128))
         bench.queue.synchronize()
         assert bench.bytes[0] == (0xFF if poison else 5)
@@ -476,23 +490,50 @@ def test_dropped_work_holds_nothing() -> None:
     assert not bench.runtime.pinned.is_pinned(address)
 
 
+class Held:
+    """Notes, when it goes, whether others could use the runtime at that moment."""
+
+    def __init__(self, bench: Bench, gone: list[bool]) -> None:
+        self.bench, self.gone = bench, gone
+
+    def __call__(self) -> None:
+        pass
+
+    def __del__(self) -> None:
+        other = threading.Thread(target=self.bench.queue.completed, args=(0,))
+        other.start()
+        other.join(1)
+        self.gone.append(not other.is_alive())
+
+
+@pytest.mark.parametrize("fate", ["completed", "dropped", "reset"])
+def test_what_an_operation_held_goes_when_the_lock_is_free(fate: str) -> None:
+    bench = Bench()
+    gone: list[bool] = []
+    bench.queue.submit(broken() if fate == "dropped" else idle(100))
+    bench.queue.submit(HostCallback(Held(bench, gone)))
+    if fate == "reset":
+        bench.queue.reset()
+    else:
+        bench.queue.settle()
+    assert gone == [True]
+
+
 def test_a_finaliser_of_what_an_operation_held_may_use_the_runtime() -> None:
     bench = Bench()
     done: list[int] = []
 
-    class Held:
+    class Last:
         def __call__(self) -> None:
             pass
 
         def __del__(self) -> None:
-            ticket = bench.queue.submit(bench.h2d(8))
-            bench.queue.wait(ticket)
-            done.append(ticket)
+            bench.queue.wait(bench.queue.submit(bench.h2d(8)))
+            done.append(int(bench.bytes[0]))
 
-    bench.queue.submit(HostCallback(Held()))
+    bench.queue.submit(HostCallback(Last()))
     bench.queue.synchronize()
-    assert done == [2]
-    assert bench.bytes[0] == 8
+    assert done == [8]
 
 
 def test_a_failed_operation_keeps_itself_alive_only_through_its_queue() -> None:
@@ -513,6 +554,17 @@ def test_a_failed_operation_keeps_itself_alive_only_through_its_queue() -> None:
         assert seen() is None, "no cycle through a traceback keeps it"
     finally:
         gc.enable()
+
+
+def test_a_move_takes_the_sticks_of_its_more_scattered_side() -> None:
+    bench = Bench()
+    scattered = DeviceRange(bench.address, 0, (16, 8), (128, 1), 1)
+    dense = bench.at(4096, 128)
+    for source, target in ((scattered, dense), (dense, scattered)):
+        bench.queue.submit(D2D(source, target))
+    bench.queue.synchronize()
+    assert [record.sticks for record in bench.runtime.timeline] == [16, 16]
+    assert [record.nbytes for record in bench.runtime.timeline] == [128, 128]
 
 
 def test_moves_wait_for_the_move_pipeline_and_overlapping_ones_are_right() -> None:

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from torch_spyre_ref import _bridge, backend
-from torch_spyre_ref.aten import fallback
 from torch_spyre_ref.allocator import Allocation
+from torch_spyre_ref.aten import fallback
 from torch_spyre_ref.aten.staging import Stage
 from torch_spyre_ref.runtime import (
     D2D,
@@ -139,7 +139,7 @@ def _host_bytes(host: torch.Tensor) -> Bytes:
     """The bytes of a dense host tensor, shared with it."""
     start = host.storage_offset() * host.element_size()
     flat = torch.empty(0, dtype=torch.uint8, device="cpu")
-    array: Bytes = flat.set_(host.untyped_storage(), start, (host.nbytes,)).numpy()
+    array: Bytes = flat.set_(host.untyped_storage(), start, (host.nbytes,), (1,)).numpy()
     return array
 
 

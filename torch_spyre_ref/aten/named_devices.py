@@ -1,8 +1,10 @@
-"""Ops that core refuses by the device's name, though their parts would run.
+"""Ops that core composes for every device, and then binds to devices it knows by name.
 
-``aten::mode.values``, the ``out=`` form of ``torch.mode``, is written once for all devices and then
-asks for one of three by name. The functional form asks nothing, so the kernel here calls that one
-on the card and writes its results into ``values`` and ``indices``.
+Their parts run on a card; the composition asks for the device type, or looks for a loop that was
+compiled for it, and fails. Each kernel here takes another way to the same result:
+
+- ``mode.values``, the ``out=`` form of ``torch.mode``, by the functional form;
+- ``conj_physical_``, by ``conj_physical`` and a copy.
 """
 
 from __future__ import annotations
@@ -36,4 +38,11 @@ def mode_values(
     return values, indices
 
 
-KERNELS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType({"mode.values": mode_values})
+def conj_physical_(self: torch.Tensor) -> torch.Tensor:
+    """Conjugate every element in place; a real tensor stays as it is."""
+    return self.copy_(torch.conj_physical(self)) if self.is_complex() else self
+
+
+KERNELS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {"mode.values": mode_values, "conj_physical_": conj_physical_}
+)

@@ -126,6 +126,7 @@ class Clock:
         """Have ``pipeline`` handed over when this instant is over."""
         self._contended.append(pipeline)
 
+    # --8<-- [start:advance]
     def advance(self, until: int) -> None:
         """Let everything happen that is due by ``until``, then make that the time."""
         agenda = self._agenda
@@ -151,3 +152,5 @@ class Clock:
             for pipeline in contended:
                 pipeline.hand_over()
         error = None  # its traceback leads back to this frame: the two would keep each other
+
+    # --8<-- [end:advance]

@@ -33,9 +33,13 @@ _STYLE = (
 
 
 class Drawing:
-    """An SVG under construction; ``title`` is what a screen reader says. Units are pixels."""
+    """An SVG under construction, which a notebook shows; units are pixels.
+
+    ``title`` is what a screen reader says.
+    """
 
     def __init__(self, height: int, title: str, width: int = WIDTH) -> None:
+        self.title = title
         self._open = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
             f'width="{width}" height="{height}" role="img" aria-label="{escape(title)}">'
@@ -68,29 +72,37 @@ class Drawing:
         """The finished figure."""
         return "\n".join([self._open, *self._parts, "</svg>\n"])
 
+    _repr_svg_ = svg
+
+    def __repr__(self) -> str:
+        return f"Drawing({self.title!r})"
+
 
 _ROWS = ("host", "h2d", "compute", "move", "d2h", "control")
 _LEFT, _TOP, _ROW, _BAR = 112, 12, 24, 16
 
 
-def gantt(records: Iterable[Record], title: str = "Operations over virtual time") -> str:
-    """A Gantt chart of ``records`` as SVG text: a row for each pipeline in use, time to the right.
+def gantt(
+    records: Iterable[Record], title: str = "Operations over virtual time", until: int = 0
+) -> Drawing:
+    """A Gantt chart of ``records``: a row for each pipeline in use, the clock to the right.
 
-    What needs no pipeline is drawn as host callbacks (``host``) and as marks (``control``).
+    What needs no pipeline is drawn as host callbacks (``host``) and as marks (``control``). The
+    axis reaches at least to ``until`` virtual ns, so that two charts can have one scale.
     """
     shown = list(records)
     rows = sorted({(r.card, _ROWS.index(r.pipeline)) for r in shown})
     cards = {card for card, _ in rows}
     start = min((r.start for r in shown), default=0)
-    span = max((r.end for r in shown), default=0) - start or 1
+    span = max(until, *(r.end for r in shown), start + 1) - start
     scale = (WIDTH - _LEFT - 16) / span
     bottom = _TOP + len(rows) * _ROW
     drawing = Drawing(bottom + 30, title)
     for number, (card, row) in enumerate(rows):
         name = _ROWS[row] if len(cards) == 1 else f"card {card} {_ROWS[row]}"
         drawing.text(_LEFT - 8, _TOP + number * _ROW + 13, name, "end")
-    for at in _ticks(span):
-        x = _LEFT + at * scale
+    for at in _ticks(start, span):
+        x = _LEFT + (at - start) * scale
         drawing.line(x, _TOP - 4, x, bottom + 4)
         drawing.text(x, bottom + 18, f"{at / 1000:g} µs", "middle", small=True)
     for r in shown:
@@ -99,7 +111,7 @@ def gantt(records: Iterable[Record], title: str = "Operations over virtual time"
         drawing.box(x, y, width, _BAR, "bad" if r.failed else r.pipeline, _hint(r))
         if r.label and width > 7 * len(r.label):
             drawing.text(x + width / 2, y + 12, r.label, "middle", small=True)
-    return drawing.svg()
+    return drawing
 
 
 def _hint(record: Record) -> str:
@@ -108,9 +120,9 @@ def _hint(record: Record) -> str:
     return f"{what}, queue {record.queue}: starts at {record.start} ns, {end} at {record.end} ns"
 
 
-def _ticks(span: int) -> list[int]:
-    """Four to ten round moments from 0 to ``span`` ns."""
+def _ticks(start: int, span: int) -> list[int]:
+    """Three to ten round moments in the ``span`` ns from ``start`` on."""
     step = 1
     while span // step > 9:
-        step *= 5 if str(step)[0] == "2" else 2
-    return list(range(0, span + 1, step))
+        step = step * 5 // 2 if str(step)[0] == "2" else step * 2
+    return list(range(-(-start // step) * step, start + span + 1, step))

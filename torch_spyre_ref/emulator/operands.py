@@ -17,6 +17,7 @@ Loop = tuple[int, int]
 _put = object.__setattr__
 
 
+# --8<-- [start:range]
 @dataclass(frozen=True, slots=True, repr=False)
 class DeviceRange:
     """``itemsize``-byte elements at ``offset + sum(index * stride)`` of ``address``, row-major.
@@ -31,6 +32,7 @@ class DeviceRange:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     itemsize: int
+    # --8<-- [end:range]
     nbytes: int = field(init=False, compare=False)
     run: int = field(init=False, compare=False)
     loops: tuple[Loop, ...] = field(init=False, compare=False)

@@ -31,6 +31,7 @@ class Pipeline:
         self._serial, self._busy = serial, False
         self._waiting: list[tuple[int, int, int, int, Effect | None, Any]] = []
 
+    # --8<-- [start:start]
     def start(
         self, duration: int, effect: Effect | None, token: Any, ticket: int, priority: int = 0
     ) -> None:
@@ -44,6 +45,8 @@ class Pipeline:
                 return
             self._busy = True
         clock.schedule(duration, ticket, effect, self, token)
+
+    # --8<-- [end:start]
 
     def end(self, token: Any, start: int, error: BaseException | None) -> None:
         """The clock says that the operation which started at ``start`` is over."""

@@ -91,6 +91,7 @@ class CardSpec:
         """Bytes in one memory domain."""
         return self.memory // self.domains
 
+    # --8<-- [start:cost]
     def sticks(self, runs: int, run: int) -> int:
         """Sticks moved for ``runs`` contiguous runs of ``run`` bytes; each run rounds up."""
         return runs * -(-run // self.stick)
@@ -98,6 +99,8 @@ class CardSpec:
     def link_time(self, sticks: int) -> int:
         """Virtual ns that H2D or D2H needs for ``sticks`` sticks."""
         return self.link_latency - (-sticks * self.stick // self.link_rate)
+
+    # --8<-- [end:cost]
 
     def move_time(self, sticks: int) -> int:
         """Virtual ns that a move or fill inside the card needs for ``sticks`` sticks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -70,16 +71,21 @@ def memory_map(device: Device = None) -> MemoryMap:
 def memory_summary(device: Device = None) -> str:
     """The counters as a table, and the memory map."""
     index = index_of(device)
+    placed = memory_map(index)  # starts the card: torch has no statistics before that
     stats = memory_stats(index)
     lines = [f"spyre:{index}", f"{'':<16}{'current':>14}{'peak':>14}{'allocated':>14}{'freed':>14}"]
-    rows = (("tensors", "allocation", str), ("in use", "allocated_bytes", size_text))
-    rows += (("requested", "requested_bytes", size_text), ("reserved", "reserved_bytes", size_text))
+    rows: list[tuple[str, str, Callable[[int], str]]] = [
+        ("tensors", "allocation", str),
+        ("in use", "allocated_bytes", size_text),
+        ("requested", "requested_bytes", size_text),
+        ("reserved", "reserved_bytes", size_text),
+    ]
     for title, name, text in rows:
         row = (stats[f"{name}.all.{kind}"] for kind in ("current", "peak", "allocated", "freed"))
         lines.append(f"{title:<16}" + "".join(f"{text(value):>14}" for value in row))
     retries, ooms = stats["num_alloc_retries"], stats["num_ooms"]
     lines.append(f"{retries} retries after garbage collection, {ooms} out of memory")
-    return "\n".join([*lines, str(memory_map(index))])
+    return "\n".join([*lines, str(placed)])
 
 
 EXPORTS = (

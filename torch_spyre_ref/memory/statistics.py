@@ -1,4 +1,4 @@
-"""Allocator statistics under the names of torch's ``DeviceStats`` (c10/core/CachingDeviceAllocator.h)."""
+"""Allocator statistics, named as in ``DeviceStats`` (c10/core/CachingDeviceAllocator.h)."""
 
 from __future__ import annotations
 

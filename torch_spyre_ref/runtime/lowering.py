@@ -37,27 +37,45 @@ class Work(NamedTuple):
     sticks: int = 0
     awaited: Event | None = None
     fires: Event | None = None
+    unseen: bool = False  # submitting it costs the host nothing
 
 
-def lower(card: Card, pinned: PinnedMemory, operation: Operation) -> Work:
+Rules = dict[type[Any], Callable[[Card, PinnedMemory, Any], Work]]
+"""What each class of operation is on a card."""
+
+
+def rules(operations: object) -> Rules:
+    """The rules for the classes of ``operations``, a module or namespace that has them by name."""
+    return {
+        getattr(operations, name): rule
+        for name, rule in _RULES.items()
+        if hasattr(operations, name)
+    }
+
+
+def lower(rules: Rules, card: Card, pinned: PinnedMemory, operation: Operation) -> Work:
     """The work that ``operation`` is on ``card``.
 
     Raises ``TypeError`` for what is no operation, ``ValueError`` for one that cannot be enqueued.
     """
-    rule = _RULES.get(type(operation))
+    rule = rules.get(type(operation))
     if rule is None:
         raise TypeError(
-            f"a queue was given {operation!r}; it takes {', '.join(t.__name__ for t in _RULES)}"
+            f"a queue was given {operation!r}; it takes {', '.join(t.__name__ for t in rules)}"
         )
     return rule(card, pinned, operation)
 
 
+# --8<-- [start:h2d]
 def _h2d(card: Card, pinned: PinnedMemory, operation: H2D) -> Work:
     target = operation.target
     pinned.require(operation.source)
     effect = partial(card.memory.write, target, operation.source)
     sticks = card.spec.sticks(target.runs, target.run)
     return Work(card.pipelines.h2d, card.spec.link_time(sticks), effect, target.nbytes, sticks)
+
+
+# --8<-- [end:h2d]
 
 
 def _d2h(card: Card, pinned: PinnedMemory, operation: D2H) -> Work:
@@ -82,7 +100,7 @@ def _fill(card: Card, _: PinnedMemory, operation: Fill) -> Work:
     target = operation.target
     effect = partial(card.memory.fill, target, operation.pattern)
     if operation.free:
-        return Work(card.pipelines.control, 0, effect, target.nbytes)
+        return Work(card.pipelines.control, 0, effect, target.nbytes, unseen=True)
     sticks = card.spec.sticks(target.runs, target.run)
     return Work(card.pipelines.move, card.spec.move_time(sticks), effect, target.nbytes, sticks)
 
@@ -113,13 +131,13 @@ def _event_wait(card: Card, _: PinnedMemory, operation: EventWait) -> Work:
     return Work(card.pipelines.control, 0, None, awaited=event)
 
 
-_RULES: dict[type[Operation], Callable[[Card, PinnedMemory, Any], Work]] = {
-    HostCallback: _host_callback,
-    H2D: _h2d,
-    D2H: _d2h,
-    D2D: _d2d,
-    Fill: _fill,
-    Compute: _compute,
-    EventSignal: _event_signal,
-    EventWait: _event_wait,
+_RULES: dict[str, Callable[[Card, PinnedMemory, Any], Work]] = {
+    "HostCallback": _host_callback,
+    "H2D": _h2d,
+    "D2H": _d2h,
+    "D2D": _d2d,
+    "Fill": _fill,
+    "Compute": _compute,
+    "EventSignal": _event_signal,
+    "EventWait": _event_wait,
 }

@@ -11,6 +11,8 @@ from torch_spyre_ref.emulator.clock import Clock
 from torch_spyre_ref.emulator.regions import Mode, Region
 from torch_spyre_ref.emulator.spec import CardSpec
 from torch_spyre_ref.emulator.timeline import Timeline
+from torch_spyre_ref.runtime import operations as shipped_operations
+from torch_spyre_ref.runtime.lowering import rules
 from torch_spyre_ref.runtime.memcheck import Memcheck
 from torch_spyre_ref.runtime.pinned import PinnedMemory
 from torch_spyre_ref.runtime.queues import Queue, Shared
@@ -49,7 +51,8 @@ class Runtime:
 
     ``memory`` (bytes a card) and ``domains`` replace those of ``spec``. ``poison`` is only kept
     here: whoever hands out memory fills it. ``sanitize`` turns memcheck on. ``timeline`` says how
-    many operations are remembered. Raises ``ValueError`` for figures that make no sense.
+    many operations are remembered. ``operations`` has the classes that the queues take, by name.
+    Raises ``ValueError`` for figures that make no sense.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Runtime:
         queue_depth: int = 1024,
         timeline: int = 1 << 16,
         staging_buffers: int = 2,
+        operations: object = shipped_operations,
     ) -> None:
         least_one = {
             "devices": devices,
@@ -87,7 +91,9 @@ class Runtime:
         self.timeline = Timeline(timeline)
         self.pinned = PinnedMemory()
         self.memcheck = Memcheck(self.clock) if sanitize else None
-        shared = Shared(self.clock, self.timeline, self.pinned, self.memcheck, queue_depth)
+        shared = Shared(
+            self.clock, self.timeline, self.pinned, self.memcheck, rules(operations), queue_depth
+        )
         self.cards = tuple(
             AttachedCard(Card(index, self.spec, self.clock, mode, Queue.complete_head), shared)
             for index in range(devices)

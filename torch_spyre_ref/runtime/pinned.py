@@ -31,9 +31,16 @@ class PinnedBuffer:
     array: Bytes
 
 
+class _Watch(weakref.ref[_PinnedPages]):
+    """Notices when pages go; ``start`` is their address."""
+
+    __slots__ = ("start",)
+    start: int
+
+
 class _Block(NamedTuple):
     stop: int
-    owner: weakref.ref[_PinnedPages]
+    watch: _Watch
 
 
 class PinnedMemory:
@@ -43,9 +50,9 @@ class PinnedMemory:
         self._lock = threading.Lock()
         self._starts: list[int] = []
         self._blocks: dict[int, _Block] = {}
-        # Pages go when their last view goes, perhaps in the middle of a method below: so what is
-        # called then takes no lock, it only leaves word.
-        self._gone: deque[tuple[int, weakref.ref[_PinnedPages]]] = deque()
+        # Pages go when their last view goes, perhaps in the middle of a method below or of anything
+        # else: so what is called then takes no lock, and is no Python that Ctrl-C could cut short.
+        self._gone: deque[_Watch] = deque()
 
     def allocate(self, nbytes: int) -> PinnedBuffer:
         """``nbytes`` pinned bytes, page-aligned, zero at first.
@@ -63,11 +70,12 @@ class PinnedMemory:
             ) from None
         array = pages.bytes()
         start = int(array.__array_interface__["data"][0])
-        owner = weakref.ref(pages, lambda owner: self._gone.append((start, owner)))
+        watch = _Watch(pages, self._gone.append)
+        watch.start = start
         with self._lock:
             self._forget_gone()
             known = start in self._blocks
-            self._blocks[start] = _Block(start + nbytes, owner)
+            self._blocks[start] = _Block(start + nbytes, watch)
             if not known:
                 insort(self._starts, start)
         return PinnedBuffer(start, array)
@@ -100,12 +108,12 @@ class PinnedMemory:
 
     def _forget_gone(self) -> None:
         while self._gone:
-            start, owner = self._gone[0]
-            block = self._blocks.get(start)
+            watch = self._gone[0]
+            block = self._blocks.get(watch.start)
             # The host may have given the same address to new pages before word came.
-            if block is not None and block.owner is owner:
-                index = bisect_left(self._starts, start)
-                if index < len(self._starts) and self._starts[index] == start:
+            if block is not None and block.watch is watch:
+                index = bisect_left(self._starts, watch.start)
+                if index < len(self._starts) and self._starts[index] == watch.start:
                     del self._starts[index]
-                del self._blocks[start]
+                del self._blocks[watch.start]
             self._gone.popleft()

@@ -21,9 +21,9 @@ from torch_spyre_ref.emulator.timeline import Timeline
 from torch_spyre_ref.runtime.callsite import CallSite, call_site
 from torch_spyre_ref.runtime.errors import QueueError
 from torch_spyre_ref.runtime.events import Event
-from torch_spyre_ref.runtime.lowering import Work, lower
+from torch_spyre_ref.runtime.lowering import Rules, Work, lower
 from torch_spyre_ref.runtime.memcheck import Memcheck
-from torch_spyre_ref.runtime.operations import Fill, Operation
+from torch_spyre_ref.runtime.operations import Operation
 from torch_spyre_ref.runtime.pinned import PinnedMemory
 
 
@@ -53,6 +53,7 @@ class Shared(NamedTuple):
     timeline: Timeline
     pinned: PinnedMemory
     memcheck: Memcheck | None
+    rules: Rules
     queue_depth: int
 
 
@@ -79,14 +80,13 @@ class Queue:
         poisoned or closed.
         """
         clock, shared = self._clock, self._shared
-        work = lower(self._card, shared.pinned, operation)
+        work = lower(shared.rules, self._card, shared.pinned, operation)
         with clock:
             line = None
             if shared.memcheck is not None:
                 line = call_site()
                 shared.memcheck.check(self._card.index, operation, line)
-            free = type(operation) is Fill and operation.free
-            clock.advance(clock.now + (0 if free else self._card.spec.submit_time))
+            clock.advance(clock.now + (0 if work.unseen else self._card.spec.submit_time))
             if len(self._pending) >= shared.queue_depth:
                 self._make_room()
             self._refuse_unless_good(work)
@@ -225,6 +225,7 @@ class Queue:
         awaited = self._pending[0].work.awaited
         return awaited is not None and awaited.time is None
 
+    # --8<-- [start:start_head]
     def _start_head(self) -> None:
         ticket, _, _, _, _, work = self._pending[0]
         awaited = work.awaited
@@ -235,6 +236,8 @@ class Queue:
                 self._poison(ticket, self._orphaned_by(awaited))
             return
         work.pipeline.start(work.duration, work.effect, self, ticket, self.priority)
+
+    # --8<-- [end:start_head]
 
     def complete_head(self, pipeline: Pipeline, start: int, error: BaseException | None) -> None:
         """What the card's pipelines call when the first operation of this queue ends."""

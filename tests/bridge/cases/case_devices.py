@@ -122,7 +122,7 @@ def test_a_driver_that_fails_to_count_means_no_card(driver: FakeDriver) -> None:
         _bridge.install(driver)
 
 
-def test_looking_around_starts_no_card() -> None:
+def test_looking_around_starts_no_card(driver: FakeDriver) -> None:
     fresh = FakeDriver()
     try:
         _bridge.install(fresh)
@@ -136,6 +136,4 @@ def test_looking_around_starts_no_card() -> None:
         torch.empty(1, device="spyre")
         assert fresh.started
     finally:
-        from conftest import DRIVER
-
-        _bridge.install(DRIVER)
+        _bridge.install(driver)

@@ -257,7 +257,9 @@ def test_deterministic_mode_fills_fresh_memory(driver: FakeDriver) -> None:
     torch.use_deterministic_algorithms(True)
     try:
         assert torch.empty(3, device="spyre").isnan().all().item()
-        assert torch.empty_strided((2,), (1,), dtype=torch.int8, device="spyre").tolist() == [127] * 2
+        assert (
+            torch.empty_strided((2,), (1,), dtype=torch.int8, device="spyre").tolist() == [127] * 2
+        )
     finally:
         torch.use_deterministic_algorithms(False)
 

@@ -119,7 +119,9 @@ def test_draws_come_from_the_card_s_default_generator(driver: FakeDriver, name: 
     assert torch.get_rng_state().equal(cpu_state)
 
 
-@pytest.mark.parametrize("name", [name for name in DRAWS if name not in ("dropout", "native_dropout", "rand_like")])
+@pytest.mark.parametrize(
+    "name", [name for name in DRAWS if name not in ("dropout", "native_dropout", "rand_like")]
+)
 def test_draws_from_a_generator_of_one_s_own(driver: FakeDriver, name: str) -> None:
     draw = DRAWS[name]
     default_state = _bridge.default_generator(0).get_state()

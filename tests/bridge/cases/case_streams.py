@@ -77,7 +77,9 @@ def test_an_event_s_life(driver: FakeDriver) -> None:
     handle = event.event_id
     assert handle != 0
     event.record(stream)
+    driver.fired = False
     assert not event.query()
+    driver.fired = True
     event.synchronize()
     event.wait(stream)
     stream.wait_event(event)

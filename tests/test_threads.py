@@ -1,0 +1,182 @@
+"""Threads and finalisers: the card is used from everywhere at once, and nothing is lost or shared.
+
+Invariants 5 and 10. A tensor that goes may go on any thread, and a finaliser that the garbage
+collector runs in the middle of an allocation may allocate itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import torch
+
+from torch_spyre_ref import backend
+
+
+@contextmanager
+def switching_often() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def at_once(threads: int, work: Callable[[int], None]) -> None:
+    """Run ``work(0)``, ``work(1)``, … on threads of their own; raises what one of them raised."""
+    start = threading.Barrier(threads)
+
+    def run(number: int) -> None:
+        start.wait()
+        work(number)
+
+    with switching_often(), ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(run, number) for number in range(threads)]:
+            done.result()
+
+
+def live(device: int) -> int:
+    return len(backend.current().memory.card(device).live)
+
+
+def test_threads_allocate_write_and_free_at_once() -> None:
+    before = [live(0), live(1)]
+
+    def work(number: int) -> None:
+        chance = random.Random(number)
+        mine: list[tuple[torch.Tensor, int]] = []
+        for step in range(120):
+            value = number * 1000 + step
+            size = chance.choice((1, 30, 100, 1000, 5000))
+            device = f"spyre:{chance.randrange(2)}"
+            mine.append((torch.full((size,), value, dtype=torch.int32, device=device), value))
+            if len(mine) > 8:
+                tensor, expected = mine.pop(chance.randrange(8))
+                assert tensor.cpu().eq(expected).all()
+        assert all(tensor.cpu().eq(expected).all() for tensor, expected in mine)
+
+    at_once(6, work)
+    assert [live(0), live(1)] == before
+
+
+def test_a_tensor_made_on_one_thread_goes_on_another() -> None:
+    before = live(0)
+    boxes = [[torch.full((100,), n, device="spyre")] for n in range(64)]
+
+    def work(number: int) -> None:
+        for box in boxes[number::4]:
+            assert box.pop().sum().item() % 100 == 0
+
+    at_once(4, work)
+    assert live(0) == before
+
+
+def test_out_of_memory_on_several_threads(region_bytes: int) -> None:
+    before = live(0)
+
+    def work(number: int) -> None:
+        for _ in range(3):
+            try:
+                held = [torch.empty(region_bytes, dtype=torch.int8, device="spyre")]
+                held.append(torch.empty(4 * region_bytes, dtype=torch.int8, device="spyre"))
+            except torch.OutOfMemoryError:
+                pass
+
+    at_once(4, work)
+    assert live(0) == before
+    torch.accelerator.empty_cache()
+
+
+def test_each_thread_has_its_current_card() -> None:
+    torch.accelerator.set_device_index(0)
+
+    def work(number: int) -> None:
+        assert torch.accelerator.current_device_index() == 0
+        torch.accelerator.set_device_index(number % 2)
+        for _ in range(20):
+            assert torch.empty(1, device="spyre").device.index == number % 2
+
+    at_once(4, work)
+    assert torch.accelerator.current_device_index() == 0
+
+
+def test_backward_runs_on_autograd_threads_of_both_cards() -> None:
+    def work(number: int) -> None:
+        device = f"spyre:{number % 2}"
+        for _ in range(5):
+            weight = torch.full((8, 8), 0.1, device=device, requires_grad=True)
+            (weight @ weight).relu().sum().backward()
+            assert weight.grad is not None and weight.grad.device == weight.device
+            assert torch.allclose(weight.grad.cpu(), torch.full((8, 8), 1.6))
+
+    at_once(4, work)
+
+
+def test_a_gradient_flows_from_one_card_to_the_other() -> None:
+    first = torch.ones(4, device="spyre:0", requires_grad=True)
+    second = torch.ones(4, device="spyre:1", requires_grad=True)
+    ((first * 3).to("spyre:1") * second).sum().backward()
+    assert first.grad.device == first.device and first.grad.tolist() == [3.0] * 4
+    assert second.grad.device == second.device and second.grad.tolist() == [3.0] * 4
+
+
+class AllocatesWhenItGoes:
+    """Garbage in a cycle, whose finaliser makes a tensor, uses it, and drops it."""
+
+    finalised = 0
+
+    def __init__(self) -> None:
+        self.me = self
+        self.tensor = torch.empty(100, device="spyre")
+
+    def __del__(self) -> None:
+        made = [torch.full((n,), 7, dtype=torch.int32, device="spyre") for n in (25, 33, 1000)]
+        assert all(tensor.cpu().eq(7).all() for tensor in made)
+        type(self).finalised += 1
+
+
+def test_a_finaliser_allocates_while_the_collector_runs_inside_an_allocation() -> None:
+    before, finalised = live(0), AllocatesWhenItGoes.finalised
+    threshold = gc.get_threshold()
+    gc.set_threshold(7, 2, 2)
+    try:
+        kept = []
+        for step in range(300):
+            AllocatesWhenItGoes()
+            kept.append((torch.full((step,), step, dtype=torch.int32, device="spyre"), step))
+            if step % 50 == 49:
+                torch.accelerator.empty_cache()
+                del kept[::2]
+        assert all(tensor.cpu().eq(number).all() for tensor, number in kept)
+    finally:
+        gc.set_threshold(*threshold)
+    gc.collect()
+    assert AllocatesWhenItGoes.finalised == finalised + 300
+    del kept
+    assert live(0) == before
+
+
+def test_finalisers_and_threads_together() -> None:
+    before = live(0)
+    threshold = gc.get_threshold()
+    gc.set_threshold(11, 2, 2)
+    try:
+
+        def work(number: int) -> None:
+            for step in range(40):
+                AllocatesWhenItGoes()
+                value = number * 100 + step
+                assert torch.full((50,), value, device="spyre").eq(value).all()
+
+        at_once(4, work)
+    finally:
+        gc.set_threshold(*threshold)
+    gc.collect()
+    assert live(0) == before
