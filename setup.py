@@ -19,6 +19,7 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 ROOT = Path(__file__).parent
 PACKAGE = "torch_spyre_ref"
+FLAGS = ["-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wno-interference-size"]
 
 
 class BuildPython(build_py):
@@ -39,7 +40,7 @@ class BuildBridge(BuildExtension):
 
 def write_build_record() -> None:
     """Record the torch that the extension is built for."""
-    text = f'"""Written by setup.py: what the extension was built for."""\n\n'
+    text = '"""Written by setup.py: what the extension was built for."""\n\n'
     text += f'TORCH_VERSION = "{torch.__version__}"\n'
     (ROOT / PACKAGE / "_build.py").write_text(text)
 
@@ -50,7 +51,7 @@ setup(
             f"{PACKAGE}._bridge",
             sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").glob("*.cpp")),
             depends=sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").glob("*.h")),
-            extra_compile_args=["-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wno-interference-size"],
+            extra_compile_args=FLAGS,
         )
     ],
     cmdclass={"build_py": BuildPython, "build_ext": BuildBridge},

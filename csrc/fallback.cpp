@@ -3,31 +3,22 @@
 // Contract: a boxed fallback for PrivateUse1. The card's arguments are copied to the CPU, the CPU's
 // kernel runs, what it wrote is copied back into the same tensors, and what it made goes to the
 // card. `driver.fallback(op)` is asked first, and may warn or refuse.
-#include <ATen/EmptyTensor.h>
-#include <ATen/ExpandUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/PhiloxRNGEngine.h>
-#include <ATen/ops/_copy_from.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
-#include <algorithm>
-#include <mutex>
-#include <unordered_map>
+#include <optional>
 #include <vector>
 
 #include "cpu_random.h"
 #include "device.h"
 #include "driver.h"
 #include "generator.h"
-#include "minimal.h"
+#include "operands.h"
 
 namespace spyre {
 namespace {
-
-bool is_card(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.device().type() == kCard;
-}
 
 // Whether an argument is written. Core's schemas hide three of them: batch normalisation updates
 // its running statistics, and without this they would stay on the CPU and be lost.
@@ -39,121 +30,6 @@ bool is_written(const c10::FunctionSchema& schema, size_t position,
   if (schema.name() == "aten::batch_norm_update_stats") return true;
   return schema.name() == "aten::native_batch_norm" && all[5].toBool();
 }
-
-// One card tensor among the arguments, and what stands for it on the CPU.
-struct Operand {
-  at::Tensor card;
-  at::Tensor cpu;
-  bool read = false;     // its bytes must be there before the kernel runs
-  bool written = false;  // its bytes go back afterwards
-};
-
-// --8<-- [start:fallback-copies]
-at::Tensor empty_on_cpu(at::IntArrayRef size, at::IntArrayRef stride, at::ScalarType dtype) {
-  return at::detail::empty_strided_cpu(size, stride, dtype);
-}
-
-// The tensor's bytes as they lie in memory: a conj or neg bit belongs to the reader.
-at::Tensor without_bits(const at::Tensor& tensor) {
-  return tensor.is_conj() || tensor.is_neg() ? alias(tensor, tensor.scalar_type(), tensor.sizes(),
-                                                     tensor.strides(), tensor.storage_offset())
-                                             : tensor;
-}
-
-void copy_meaning(const at::Tensor& from, const at::Tensor& to) {
-  if (from.is_conj()) to._set_conj(true);
-  if (from.is_neg()) to._set_neg(true);
-  if (from.unsafeGetTensorImpl()->is_wrapped_number())
-    to.unsafeGetTensorImpl()->set_wrapped_number(true);
-}
-
-void copy_bytes(const at::Tensor& from, const at::Tensor& to) {
-  if (from.numel() > 0)
-    at::_copy_from(without_bits(from), without_bits(to), /*non_blocking=*/false);
-}
-
-// A copy of its own: dense, its dimensions in the same order in memory, so that the result's
-// strides come out as on the CPU.
-void copy_alone(Operand& operand) {
-  const auto& card = operand.card;
-  const auto stride = card.is_non_overlapping_and_dense()
-                          ? card.strides().vec()
-                          : at::infer_dense_strides(card.sizes(), card.strides());
-  operand.cpu = empty_on_cpu(card.sizes(), stride, card.scalar_type());
-  if (operand.read) copy_bytes(card, operand.cpu);
-}
-
-// The first and the last byte + 1 that a tensor reaches in its storage.
-std::pair<int64_t, int64_t> extent(const at::Tensor& tensor) {
-  const auto itemsize = static_cast<int64_t>(tensor.itemsize());
-  const auto start = tensor.storage_offset() * itemsize;
-  return {start, start + static_cast<int64_t>(at::detail::computeStorageNbytes(
-                             tensor.sizes(), tensor.strides(), itemsize))};
-}
-
-// Whether two elements may lie at one address. No false alarm for what slicing makes.
-bool may_overlap_itself(const at::Tensor& tensor) {
-  std::vector<std::pair<int64_t, int64_t>> dimensions;
-  for (int64_t i = 0; i < tensor.dim(); ++i)
-    if (tensor.size(i) > 1) dimensions.emplace_back(tensor.stride(i), tensor.size(i));
-  std::sort(dimensions.begin(), dimensions.end());
-  int64_t reach = 0;
-  for (const auto& [stride, size] : dimensions) {
-    if (stride <= reach) return true;
-    reach += stride * (size - 1);
-  }
-  return false;
-}
-
-// Operands that overlap in memory, of which one is written: the bytes they span are copied once,
-// and the CPU's tensors overlap in them exactly as the card's do.
-void copy_together(c10::ArrayRef<Operand*> operands, int64_t start, int64_t stop) {
-  constexpr int64_t kLargestItem = 16;
-  start -= start % kLargestItem;
-  const auto& first = operands.front()->card;
-  const auto buffer = empty_on_cpu({stop - start}, {1}, at::kByte);
-  copy_bytes(alias(first, at::kByte, {stop - start}, {1}, start), buffer);
-  for (auto* operand : operands) {
-    const auto& card = operand->card;
-    const auto itemsize = static_cast<int64_t>(card.itemsize());
-    operand->cpu = alias(buffer, card.scalar_type(), card.sizes(), card.strides(),
-                         card.storage_offset() - start / itemsize);
-  }
-}
-
-// Puts every operand of one storage on the CPU.
-void copy_storage(std::vector<Operand*>& operands) {
-  std::sort(operands.begin(), operands.end(),
-            [](const Operand* a, const Operand* b) { return extent(a->card) < extent(b->card); });
-  for (size_t i = 0; i < operands.size();) {
-    auto [start, stop] = extent(operands[i]->card);
-    bool written = operands[i]->written;
-    size_t end = i + 1;
-    for (; end < operands.size() && extent(operands[end]->card).first < stop; ++end) {
-      stop = std::max(stop, extent(operands[end]->card).second);
-      written |= operands[end]->written;
-    }
-    const c10::ArrayRef<Operand*> cluster(operands.data() + i, end - i);
-    const bool overlaps = cluster.size() > 1 || may_overlap_itself(cluster[0]->card);
-    if (written && overlaps)
-      copy_together(cluster, start, stop);
-    else
-      for (auto* operand : cluster) copy_alone(*operand);
-    i = end;
-  }
-}
-
-// What the kernel wrote goes back into the same tensor, which takes an out= result's new shape.
-void write_back(const Operand& operand) {
-  const auto& [card, cpu, read, written] = operand;
-  if (cpu.sizes() != card.sizes()) {
-    resize_to(card, cpu.sizes());
-    if (cpu.is_non_overlapping_and_dense())
-      card.unsafeGetTensorImpl()->set_sizes_and_strides(cpu.sizes(), cpu.strides());
-  }
-  copy_bytes(cpu, card);
-}
-// --8<-- [end:fallback-copies]
 
 class Call {
  public:
@@ -176,11 +52,10 @@ class Call {
     const c10::DeviceGuard on_target(target_);
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    copy_to_cpu();
+    operands_.copy_to_cpu();
     replace_arguments();
     call_cpu();
-    for (const auto& operand : operands_)
-      if (operand.written) write_back(operand);
+    operands_.write_back();
     replace_results();
   }
   // --8<-- [end:fallback]
@@ -211,18 +86,25 @@ class Call {
 
   // The first card among the arguments decides: in `2 // b` the 2 is a CPU tensor, and comes first.
   void find_target() {
-    std::optional<c10::Device> named, of_generator;
+    std::optional<c10::Device> named;
     for (const auto& value : arguments_) {
       each_tensor(value, [&](const at::Tensor& tensor) {
         if (is_card(tensor) && !tensor_device_) tensor_device_ = tensor.device();
       });
       if (value.isDevice() && value.toDevice().type() == kCard)
         named = c10::Device(kCard, resolve(value.toDevice().index()));
-      if (value.isGenerator() && value.toGenerator().device().type() == kCard)
-        of_generator = value.toGenerator().device();
+      if (value.isGenerator()) generator_ = value.toGenerator();
     }
-    const auto found = named ? named : tensor_device_ ? tensor_device_ : of_generator;
-    target_ = found.value_or(c10::Device(kCard, current_device()));
+    if (named || tensor_device_)
+      target_ = named ? *named : *tensor_device_;
+    else
+      target_ = generator_ ? generator_->device() : c10::Device(kCard, current_device());
+    if (!generator_) return;
+    TORCH_CHECK(generator_->device().type() == kCard, "Expected a '",
+                c10::get_privateuse1_backend(), "' device type for generator but found '",
+                generator_->device().type(), "'");
+    TORCH_CHECK(generator_->device() == target_, "Expected a generator of ", target_,
+                " but found one of ", generator_->device());
   }
 
   void check_and_collect(size_t position) {
@@ -255,12 +137,9 @@ class Call {
                                 ": argument ", schema_.arguments()[position].name(), " has layout ",
                                 tensor.layout(), "; ", c10::get_privateuse1_backend(),
                                 " stores strided, unquantized tensors only");
-    const auto [found, is_new] = index_.try_emplace(tensor.unsafeGetTensorImpl(), operands_.size());
-    if (is_new) operands_.push_back({tensor, {}});
-    auto& operand = operands_[found->second];
-    operand.written |= written;
     // What an out= argument holds is never looked at.
-    operand.read |= !(written && schema_.arguments()[position].kwarg_only());
+    const bool is_out = written && schema_.arguments()[position].kwarg_only();
+    operands_.add(tensor, /*read=*/!is_out, written);
   }
 
   void tell_driver() const {
@@ -272,41 +151,21 @@ class Call {
     driver()(Method::fallback, op.get());
   }
 
-  void copy_to_cpu() {
-    std::unordered_map<const c10::StorageImpl*, std::vector<Operand*>> storages;
-    for (auto& operand : operands_) {
-      if (operand.card._is_zerotensor()) {
-        operand.cpu =
-            empty_on_cpu(operand.card.sizes(), operand.card.strides(), operand.card.scalar_type());
-        operand.cpu.zero_();
-      } else if (operand.card.numel() == 0) {
-        copy_alone(operand);
-      } else {
-        storages[operand.card.storage().unsafeGetStorageImpl()].push_back(&operand);
-      }
-    }
-    for (auto& [storage, operands] : storages) copy_storage(operands);
-    for (auto& operand : operands_) copy_meaning(operand.card, operand.cpu);
-  }
-
-  at::Tensor on_cpu(const at::Tensor& tensor) const {
-    return is_card(tensor) ? operands_[index_.at(tensor.unsafeGetTensorImpl())].cpu : tensor;
-  }
-
   void replace_arguments() {
     for (size_t i = 0; i < arguments_.size(); ++i) {
       const auto& value = arguments_[i];
       auto& slot = stack_[begin_ + i];
       if (value.isTensor()) {
-        slot = on_cpu(value.toTensor());
+        slot = operands_.on_cpu(value.toTensor());
       } else if (value.isTensorList()) {
         c10::List<at::Tensor> list;
-        for (const auto& item : value.toListRef()) list.push_back(on_cpu(item.toTensor()));
+        for (const auto& item : value.toListRef())
+          list.push_back(operands_.on_cpu(item.toTensor()));
         slot = std::move(list);
       } else if (value.isOptionalTensorList()) {
         c10::List<std::optional<at::Tensor>> list;
         for (const auto& item : value.toListRef())
-          list.push_back(item.isTensor() ? std::make_optional(on_cpu(item.toTensor()))
+          list.push_back(item.isTensor() ? std::make_optional(operands_.on_cpu(item.toTensor()))
                                          : std::nullopt);
         slot = std::move(list);
       } else if (value.isDevice() && value.toDevice().type() == kCard) {
@@ -324,11 +183,7 @@ class Call {
       op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
       return;
     }
-    const bool given = place && arguments_[*place].isGenerator();
-    const auto generator =
-        given ? arguments_[*place].toGenerator() : default_generator(target_.index());
-    TORCH_CHECK(generator.device().type() != kCard || generator.device() == target_,
-                "Expected a generator of ", target_, " but found one of ", generator.device());
+    const auto generator = generator_ ? *generator_ : default_generator(target_.index());
     const auto [seed, offset] = reserve(generator, 1);
     at::Philox4_32 engine(seed, 0, offset);
     const uint64_t low = engine(), high = engine();
@@ -353,19 +208,13 @@ class Call {
     return std::nullopt;
   }
 
-  at::Tensor to_card(const at::Tensor& result) const {
+  at::Tensor moved(const at::Tensor& result) const {
     if (!result.defined() || !result.is_cpu()) return result;
     TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == at::kStrided && !result.is_quantized(), name(),
                                 " gives a tensor of layout ", result.layout(), "; ",
                                 c10::get_privateuse1_backend(),
                                 " stores strided, unquantized tensors only: do this on the CPU");
-    const auto stride = result.is_non_overlapping_and_dense()
-                            ? result.strides().vec()
-                            : at::infer_dense_strides(result.sizes(), result.strides());
-    auto card = empty_strided_on(target_.index(), result.sizes(), stride, result.scalar_type());
-    copy_bytes(result, card);
-    copy_meaning(result, card);
-    return card;
+    return to_card(result, target_.index());
   }
 
   // What an in-place or out= op returns is the very tensor that it was given.
@@ -384,10 +233,10 @@ class Call {
       if (const auto* argument = returned_argument(schema_.returns()[i])) {
         slot = *argument;
       } else if (slot.isTensor()) {
-        slot = to_card(slot.toTensor());
+        slot = moved(slot.toTensor());
       } else if (slot.isTensorList()) {
         c10::List<at::Tensor> list;
-        for (const auto& item : slot.toListRef()) list.push_back(to_card(item.toTensor()));
+        for (const auto& item : slot.toListRef()) list.push_back(moved(item.toTensor()));
         slot = std::move(list);
       }
     }
@@ -400,8 +249,8 @@ class Call {
   const std::vector<c10::IValue> arguments_;
   std::optional<c10::Device> tensor_device_;  // where all card arguments lie
   c10::Device target_{kCard, 0};              // where results go
-  std::vector<Operand> operands_;
-  std::unordered_map<const at::TensorImpl*, size_t> index_;
+  std::optional<at::Generator> generator_;
+  Operands operands_;
 };
 
 void fall_back(const c10::OperatorHandle& op, torch::jit::Stack* stack) { Call(op, *stack).run(); }

@@ -7,6 +7,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/native/ResizeCommon.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -39,54 +40,54 @@ c10::DeviceIndex check_options(std::optional<at::Layout> layout, std::optional<a
 }
 
 // torch.use_deterministic_algorithms promises that fresh memory does not vary.
-at::Tensor filled_if_deterministic(at::Tensor fresh) {
+bool fills_fresh_memory() {
   const auto& context = at::globalContext();
-  if (C10_UNLIKELY(context.deterministicAlgorithms() &&
-                   context.deterministicFillUninitializedMemory()))
-    at::native::fill_empty_deterministic_(fresh);
-  return fresh;
+  return context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory();
+}
+
+at::Tensor fresh(at::Tensor tensor) {
+  if (C10_UNLIKELY(fills_fresh_memory())) at::native::fill_empty_deterministic_(tensor);
+  return tensor;
 }
 
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                  std::optional<at::Layout> layout, std::optional<at::Device> device,
                  std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
   auto& memory = allocator_of(check_options(layout, device, pin_memory));
-  return filled_if_deterministic(
+  return fresh(
       at::detail::empty_generic(size, &memory, kKeys, c10::dtype_or_default(dtype), format));
 }
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
                          std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                          std::optional<at::Device> device, std::optional<bool> pin_memory) {
-  return filled_if_deterministic(empty_strided_on(check_options(layout, device, pin_memory), size,
-                                                  stride, c10::dtype_or_default(dtype)));
+  return fresh(empty_strided_on(check_options(layout, device, pin_memory), size, stride,
+                                c10::dtype_or_default(dtype)));
 }
 // --8<-- [end:factories]
 
 // --8<-- [start:resize]
-// Sets the geometry, and grows the storage when it is too small for it.
-void set_geometry(at::TensorImpl& tensor, at::IntArrayRef size, at::OptionalIntArrayRef stride,
-                  int64_t offset) {
+// Grows a storage that is too small for a geometry. It comes first: where it fails, nothing has
+// changed.
+void make_room(const at::Storage& storage, const at::Tensor& tensor, at::IntArrayRef size,
+               at::OptionalIntArrayRef stride, int64_t offset) {
   at::detail::check_size_nonnegative(size);
-  const size_t itemsize = tensor.dtype().itemsize();
+  const size_t itemsize = tensor.itemsize();
   const size_t bytes = stride ? at::detail::computeStorageNbytes(size, *stride, itemsize, offset)
                               : at::detail::computeStorageNbytesContiguous(size, itemsize, offset);
-  if (c10::multiply_integers(size) > 0 && bytes > tensor.unsafe_storage().nbytes())
-    resize_storage(*tensor.unsafe_storage().unsafeGetStorageImpl(), bytes);
-  tensor.set_storage_offset(offset);
-  if (stride)
-    tensor.set_sizes_and_strides(size, *stride);
-  else
-    tensor.set_sizes_contiguous(size);
+  if (c10::multiply_integers(size) > 0 && bytes > storage.nbytes())
+    resize_storage(*storage.unsafeGetStorageImpl(), bytes);
 }
 
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
                           std::optional<at::MemoryFormat> format) {
+  const auto bytes = static_cast<int64_t>(self.storage().nbytes());
   if (self.sizes() != size) resize_to(self, size);
   if (format.has_value()) {
     TORCH_CHECK(*format != at::MemoryFormat::Preserve, "Unsupported memory format", *format);
     self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
   }
+  if (C10_UNLIKELY(fills_fresh_memory())) at::native::fill_resize_deterministic_(self, bytes);
   return self;
 }
 // --8<-- [end:resize]
@@ -101,9 +102,16 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset, at
               "Attempted to set the storage of a tensor on device \"", self.storage().device(),
               "\" to a storage on different device \"", source.device(),
               "\".  This is no longer allowed; the devices must match.");
+  const at::OptionalIntArrayRef strides =
+      stride.data() ? at::OptionalIntArrayRef(stride) : std::nullopt;
+  make_room(source, self, size, strides, offset);
   auto* impl = self.unsafeGetTensorImpl();
   if (!self.storage().is_alias_of(source)) impl->set_storage_keep_dtype(std::move(source));
-  set_geometry(*impl, size, stride.data() ? at::OptionalIntArrayRef(stride) : std::nullopt, offset);
+  impl->set_storage_offset(offset);
+  if (strides)
+    impl->set_sizes_and_strides(size, *strides);
+  else
+    impl->set_sizes_contiguous(size);
   return self;
 }
 
@@ -168,9 +176,8 @@ SPYRE_REFUSE(QuantizedPrivateUse1)
 SPYRE_REFUSE(NestedTensorPrivateUse1)
 #undef SPYRE_REFUSE
 
-// `_copy_from` resolves conj and neg bits itself. Core would resolve them before by a copy, which
-// asks
-// `_copy_from`, which would resolve them before by a copy, until the stack is full.
+// `_copy_from` resolves conj and neg bits itself. Core would resolve them beforehand, by a copy,
+// which asks `_copy_from`, for which core would resolve them beforehand, until the stack is full.
 TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
   m.impl("_copy_from", torch::CppFunction::makeFallthrough());
 }
@@ -201,7 +208,8 @@ at::Tensor alias(const at::Tensor& tensor, at::ScalarType dtype, at::IntArrayRef
 }
 
 void resize_to(const at::Tensor& tensor, at::IntArrayRef size) {
-  set_geometry(*tensor.unsafeGetTensorImpl(), size, std::nullopt, tensor.storage_offset());
+  make_room(tensor.storage(), tensor, size, std::nullopt, tensor.storage_offset());
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(size);
 }
 
 }  // namespace spyre

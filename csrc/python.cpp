@@ -62,7 +62,8 @@ void shut_down() {
 
 void refuse_if_gone(const char* what) {
   if (C10_LIKELY(!interpreter_gone())) return;
-  if (std::this_thread::get_id() != ending_thread) {
+  const bool ends_it = shut ? std::this_thread::get_id() == ending_thread : PyGILState_Check() != 0;
+  if (!ends_it) {
     if (PyGILState_Check()) PyEval_SaveThread();
     hold_for_ever();
   }

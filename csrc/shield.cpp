@@ -31,11 +31,6 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
   return 0;
 }
 
-int clear(PyObject* self) {
-  Py_CLEAR(reinterpret_cast<Shield*>(self)->callable);
-  return 0;
-}
-
 PyObject* represent(PyObject* self) {
   return PyUnicode_FromFormat("shield(%R)", reinterpret_cast<Shield*>(self)->callable);
 }
@@ -49,7 +44,6 @@ PyMemberDef members[] = {
 PyType_Slot slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(&deallocate)},
     {Py_tp_traverse, reinterpret_cast<void*>(&traverse)},
-    {Py_tp_clear, reinterpret_cast<void*>(&clear)},
     {Py_tp_repr, reinterpret_cast<void*>(&represent)},
     {Py_tp_call, reinterpret_cast<void*>(&PyVectorcall_Call)},
     {Py_tp_members, members},

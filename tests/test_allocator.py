@@ -224,8 +224,8 @@ class AllocatorAgainstOracle(RuleBasedStateMachine):
             return
         for block in self.live:
             self.small.driver.free(block)
-        card = self.small.driver.card(0)
-        card.flush()
+        with self.small.driver.settled(0) as card:
+            card.flush()
         assert all(holes == [(0, SPEC.region)] for _, holes in self.small.holes())
         self.small.driver.empty_cache()
         assert self.small.store.regions == {} and self.small.table.live() == []

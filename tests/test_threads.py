@@ -16,8 +16,6 @@ from contextlib import contextmanager
 
 import torch
 
-from torch_spyre_ref import backend
-
 
 @contextmanager
 def switching_often() -> Iterator[None]:
@@ -43,7 +41,7 @@ def at_once(threads: int, work: Callable[[int], None]) -> None:
 
 
 def live(device: int) -> int:
-    return len(backend.current().memory.card(device).live)
+    return torch.accelerator.memory_stats(device).get("allocation.all.current", 0)
 
 
 def test_threads_allocate_write_and_free_at_once() -> None:
@@ -125,6 +123,26 @@ def test_a_gradient_flows_from_one_card_to_the_other() -> None:
     ((first * 3).to("spyre:1") * second).sum().backward()
     assert first.grad.device == first.device and first.grad.tolist() == [3.0] * 4
     assert second.grad.device == second.device and second.grad.tolist() == [3.0] * 4
+
+
+def test_reports_while_others_allocate() -> None:
+    before = live(0)
+
+    def work(number: int) -> None:
+        for step in range(60):
+            if number:
+                kept = [torch.empty(n * 100, device="spyre") for n in range(1, 20, number)]
+                del kept[::2]
+                continue
+            shown = torch.spyre.memory_map(0)
+            assert all(sum(s.length for s in r.spans) == r.size for r in shown.regions)
+            free, total = torch.accelerator.get_memory_info(0)
+            assert 0 < free <= total
+            assert "spyre:0" in torch.spyre.memory_summary(0)
+            torch.accelerator.empty_cache()
+
+    at_once(4, work)
+    assert live(0) == before
 
 
 class AllocatesWhenItGoes:

@@ -267,11 +267,11 @@ class CardMemory:
             self.space.give(allocation.composite)
 
     def flush(self) -> None:
-        """Return every cached block to its regions."""
-        for bucket in self.cache.values():
-            for allocation in bucket:
-                self.give(allocation)
-        self.cache.clear()
+        """Return every cached block; a finaliser may allocate between two of them."""
+        while self.cache:
+            _, bucket = self.cache.popitem()
+            while bucket:
+                self.give(bucket.pop())
 
     def carve(self, size: int, where: Placement) -> Allocation | None:
         """A new block from free space, then after a flush, then from a new region; else None."""
@@ -359,7 +359,11 @@ class Allocator:
             self._relieve(card, nbytes, where, relieved)
             return self.allocate(nbytes, device, stream, relieved=True)
         if card.on_hand_out is not None:
-            card.on_hand_out(allocation)
+            try:
+                card.on_hand_out(allocation)
+            except BaseException:
+                self.free(allocation)
+                raise
         return allocation
 
     def take_back(self) -> None:
@@ -396,7 +400,9 @@ class Allocator:
                 card.statistics.retries += 1
                 return
             card.statistics.ooms += 1
-            raise torch.OutOfMemoryError(out_of_memory_message(card, nbytes, where))
+            with collection_paused():
+                message = out_of_memory_message(card, nbytes, where)
+        raise torch.OutOfMemoryError(message)
 
     def after_fork(self) -> None:
         """In a forked child: forget the parent's cards, so that using one asks for it anew."""

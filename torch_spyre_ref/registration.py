@@ -46,7 +46,10 @@ def _refuse_live_tensors() -> None:
     if not backend.current().started:
         return
     memory = backend.current().memory
-    live = sum(len(memory.card(device).live) for device in list(memory.allocator.cards))
+    cards = list(memory.allocator.cards.values())
+    with memory.allocator.lock:
+        memory.allocator.take_back()
+        live = sum(len(card.live) for card in cards)
     if live:
         raise RuntimeError(
             f"cannot install other parts while {live} tensors live on the cards: the parts that "
@@ -75,9 +78,18 @@ def _tell_torch() -> None:
         *generator.EXPORTS,
         *fallback.EXPORTS,
     )
-    torch._register_device_module(device.NAME, device.make_device_module(functions))
+    module = device.make_device_module(functions)
+    setattr(module, "__getattr__", _computed_attribute)  # noqa: B010 (mypy knows no module method)
+    torch._register_device_module(device.NAME, module)
     generate_methods_for_privateuse1_backend(for_storage=True)
     library = torch.library.Library("aten", "IMPL")
     kernels.register(library)
     _library.append(library)
     atexit.register(_bridge.shutdown)
+
+
+def _computed_attribute(name: str) -> bool:
+    """Attributes of ``torch.spyre`` that change: torch's checkpointing asks for this one."""
+    if name == "_initialized":
+        return device.is_initialized()
+    raise AttributeError(f"module 'torch.{device.NAME}' has no attribute {name!r}")

@@ -82,7 +82,7 @@ class FakeDriver:
 
     def find(self, address: int) -> Block | None:
         self.calls.append(("find", address))
-        addresses = sorted(list(self.blocks))
+        addresses = sorted(self.blocks)
         index = bisect.bisect_right(addresses, address) - 1
         if index < 0:
             return None

@@ -14,13 +14,16 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+# The suite's own conftest stands on the real package.
+OPTIONS = ["--rootdir", str(HERE), "--confcutdir", str(HERE / "cases")]
+OPTIONS += ["-o", "addopts=", "-o", "python_files=case_*.py"]
 CASES = sorted(path.name for path in (HERE / "cases").glob("case_*.py"))
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_bridge(case: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", HERE]
-    command += ["-o", "addopts=", "-o", "python_files=case_*.py", HERE / "cases" / case]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *OPTIONS]
+    command.append(str(HERE / "cases" / case))
     environment = os.environ | {
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)]),

@@ -85,7 +85,7 @@ def test_the_chrome_trace_has_an_event_for_each_record_and_a_name_for_each_row()
 
 def test_the_gantt_chart_has_a_bar_for_each_record_in_its_pipelines_row() -> None:
     bench = busy()
-    root = ElementTree.fromstring(gantt(bench.runtime.timeline, "What happened"))
+    root = ElementTree.fromstring(gantt(bench.runtime.timeline, "What happened").svg())
     bars = root.findall(f"{SVG}rect")
     assert [bar.get("class") for bar in bars] == [
         "spyre-host",
@@ -101,7 +101,7 @@ def test_the_gantt_chart_has_a_bar_for_each_record_in_its_pipelines_row() -> Non
 
 
 def test_a_figure_can_be_read_aloud_and_on_any_background() -> None:
-    text = gantt(busy().runtime.timeline, "What <happened>")
+    text = gantt(busy().runtime.timeline, "What <happened>").svg()
     root = ElementTree.fromstring(text)
     assert root.get("role") == "img"
     assert root.get("aria-label") == "What <happened>"
@@ -113,11 +113,32 @@ def test_a_figure_can_be_read_aloud_and_on_any_background() -> None:
 
 
 def test_a_figure_is_the_same_in_every_run() -> None:
-    assert gantt(busy().runtime.timeline) == gantt(busy().runtime.timeline)
+    assert gantt(busy().runtime.timeline).svg() == gantt(busy().runtime.timeline).svg()
+
+
+def test_two_figures_can_have_one_scale() -> None:
+    def first_bar(until: int) -> float:
+        root = ElementTree.fromstring(gantt(busy().runtime.timeline, until=until).svg())
+        return float(root.findall(f"{SVG}rect")[-1].get("width") or 0)
+
+    whole = next(record for record in busy().runtime.timeline if record.kind == "H2D")
+    assert first_bar(0) == first_bar(whole.end) > 1.9 * first_bar(2 * 315)
+
+
+def test_the_axis_is_the_clocks() -> None:
+    root = ElementTree.fromstring(gantt(busy().runtime.timeline).svg())
+    marks = [element.text for element in root.iter(f"{SVG}text") if "µs" in (element.text or "")]
+    assert marks == ["0.05 µs", "0.1 µs", "0.15 µs", "0.2 µs", "0.25 µs", "0.3 µs"]
+
+
+def test_a_notebook_shows_a_figure_and_prints_its_title() -> None:
+    figure = gantt(busy().runtime.timeline, "What happened")
+    assert figure._repr_svg_() == figure.svg()
+    assert repr(figure) == "Drawing('What happened')"
 
 
 def test_an_empty_timeline_is_a_figure_too() -> None:
-    root = ElementTree.fromstring(gantt([]))
+    root = ElementTree.fromstring(gantt([]).svg())
     assert root.findall(f"{SVG}rect") == []
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.runtime.bench import SPEC, Bench, idle
-from torch_spyre_ref.runtime import Runtime
+from torch_spyre_ref.runtime import Chunk, CompositeAddress, DeviceRange, Runtime, operations
 
 
 def test_two_cards_share_the_clock_and_nothing_else() -> None:
@@ -62,6 +63,21 @@ def test_a_card_is_16_gib_and_costs_nothing_until_it_is_used() -> None:
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Runtime(**settings)
+
+
+def test_a_runtime_takes_the_operations_it_was_given_and_no_others() -> None:
+    class Fill(operations.Fill):
+        __slots__ = ()
+
+    runtime = Runtime(SPEC, devices=1, operations=SimpleNamespace(Fill=Fill))
+    region = runtime.cards[0].card.regions.acquire(SPEC.region, 0)
+    span = DeviceRange.contiguous(CompositeAddress((Chunk(region.id, 0, 128),)), 0, 128)
+    queue = runtime.cards[0].default_queue
+    queue.wait(queue.submit(Fill(span, b"\x07")))
+    assert runtime.cards[0].card.memory.read(span)[0] == 7
+    assert [record.kind for record in runtime.timeline] == ["Fill"]
+    with pytest.raises(TypeError, match=r"it takes Fill$"):
+        queue.submit(operations.Fill(span, b"\x08"))
 
 
 def test_queues_are_named_by_card_and_number_and_never_share_a_name() -> None:

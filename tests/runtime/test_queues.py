@@ -447,6 +447,17 @@ def test_what_makes_no_sense_is_refused_before_it_is_enqueued(
     assert bench.queue.submit(idle(1)) == 1
 
 
+@pytest.mark.parametrize("ask", [Queue.wait, Queue.settle, Queue.completed])
+def test_another_queues_ticket_is_an_error_and_not_an_endless_wait(
+    ask: Callable[[Queue, int], Any],
+) -> None:
+    bench = Bench()
+    bench.queue.submit(idle(1))
+    ticket = bench.card.new_queue().submit(idle(1))
+    with pytest.raises(ValueError, match=f"operation {ticket}, but its last one is 1"):
+        ask(bench.queue, ticket)
+
+
 def test_a_signal_is_enqueued_once() -> None:
     bench = Bench()
     signal = EventSignal()

@@ -31,6 +31,8 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 # One byte each, and torch's copy on the CPU knows none of them.
 _OPAQUE = {getattr(torch, f"{kind}{bits}") for kind in ("int", "uint") for bits in range(1, 8)}
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 
 def copy_from(
     source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
@@ -45,6 +47,8 @@ def copy_from(
     Returns:
         ``target``.
     """
+    if type(source) not in _PLAIN or type(target) not in _PLAIN:
+        source, target = _plain(source), _plain(target)
     if source.shape != target.shape:
         source = source.expand(target.shape)
     if source.dtype == target.dtype and source.dtype in _OPAQUE:
@@ -70,6 +74,12 @@ def copy_from(
     return target
 
 
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A subclass's bare tensor: a lazy module's parameter, for one, has no shape that it tells."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.as_subclass(torch.Tensor)
+
+
 def copy_from_and_resize(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Copy into an ``out=`` tensor, which takes the source's shape first."""
     if source.shape != target.shape:
@@ -87,6 +97,11 @@ def local_scalar_dense(tensor: torch.Tensor) -> int | float | bool | complex:
 def device_range(tensor: torch.Tensor) -> DeviceRange:
     """Where a card tensor's elements lie: address, first byte, loop nest in bytes."""
     allocation, address = _bridge.locate(tensor)
+    if allocation is None:
+        raise RuntimeError(
+            f"a tensor of shape {tuple(tensor.shape)} on {tensor.device} has no memory: its "
+            "storage was resized to 0 bytes. Resize the storage before using the tensor."
+        )
     start = address - allocation.address
     if tensor.is_contiguous():
         return DeviceRange.contiguous(allocation.composite, start, tensor.nbytes)

@@ -14,7 +14,6 @@ from torch_spyre_ref.aten import (
     copies,
     fallback,
     fill,
-    named_devices,
     random,
     recurrent,
 )
@@ -30,7 +29,6 @@ KERNELS: dict[str, Callable[..., Any]] = {
     **convolution.KERNELS,
     **recurrent.KERNELS,
     **attention.KERNELS,
-    **named_devices.KERNELS,
 }
 
 

@@ -1,10 +1,14 @@
-"""Ops that core composes for every device, and then binds to devices it knows by name.
+"""Ops that core composes for every device, and whose composition goes wrong on a private one.
 
-Their parts run on a card; the composition asks for the device type, or looks for a loop that was
-compiled for it, and fails. Each kernel here takes another way to the same result:
+Their parts run on a card; the composition asks for the device by name, looks for a loop that was
+compiled for it, or says something untrue to the user. Each kernel here takes another way to the
+same result:
 
 - ``mode.values``, the ``out=`` form of ``torch.mode``, by the functional form;
-- ``conj_physical_``, by ``conj_physical`` and a copy.
+- ``conj_physical_``, by ``conj_physical`` and a copy;
+- ``mse_loss`` and ``smooth_l1_loss``, by the CPU's functional form. Core makes the 0-dim result
+  first and hands it to the CPU's ``out=`` kernel, which takes it as room for the unreduced loss,
+  resizes it, and warns of a size that the user never chose.
 """
 
 from __future__ import annotations
@@ -14,6 +18,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import torch
+
+from torch_spyre_ref.aten import on_cpu
+from torch_spyre_ref.aten.fallback import NO_PROGRAM
 
 
 def mode_values(
@@ -44,5 +51,15 @@ def conj_physical_(self: torch.Tensor) -> torch.Tensor:
 
 
 KERNELS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
-    {"mode.values": mode_values, "conj_physical_": conj_physical_}
+    {
+        "mode.values": mode_values,
+        "conj_physical_": conj_physical_,
+        **on_cpu.kernels(
+            {
+                "mse_loss": torch.ops.aten.mse_loss.default,
+                "smooth_l1_loss": torch.ops.aten.smooth_l1_loss.default,
+            },
+            reason=NO_PROGRAM,
+        ),
+    }
 )

@@ -1,7 +1,8 @@
 """Kernels that core computes on the CPU: card operands in, a CPU function, card results out.
 
-For ops that core itself cannot fall back on, because it has no CPU kernel of that name. The tables
-that use `kernels` name, for each such op, a function of CPU tensors with the op's own arguments.
+For ops that the bridge's CPU fallback cannot serve, mostly because core has no CPU kernel of that
+name. The tables that use `kernels` name, for each such op, a function of CPU tensors with the op's
+own arguments.
 """
 
 from __future__ import annotations
@@ -15,17 +16,24 @@ import torch
 from torch_spyre_ref.aten.fallback import NO_CPU_KERNEL, count
 
 
-def kernels(table: Mapping[str, Callable[..., Any]]) -> Mapping[str, Callable[..., Any]]:
-    """Make, for each op name of ``table``, the card's kernel that runs its function on the CPU."""
-    return MappingProxyType({op: kernel(f"aten::{op}", run) for op, run in table.items()})
+def kernels(
+    table: Mapping[str, Callable[..., Any]], reason: str = NO_CPU_KERNEL
+) -> Mapping[str, Callable[..., Any]]:
+    """Make, for each op name of ``table``, the card's kernel that runs its function on the CPU.
+
+    Args:
+        table: op name without ``aten::`` to a function of CPU tensors with the op's arguments.
+        reason: what the fallback report says of these ops.
+    """
+    return MappingProxyType({op: kernel(f"aten::{op}", run, reason) for op, run in table.items()})
 
 
-def kernel(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def kernel(op: str, function: Callable[..., Any], reason: str) -> Callable[..., Any]:
     """Make the card's kernel of ``op`` from ``function``, which computes it on CPU tensors."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         device = _common_device(op, (*args, *kwargs.values()))
-        count(op, NO_CPU_KERNEL)
+        count(op, reason)
         # Under torch.autocast("cpu") the function would compute in another dtype than asked.
         with torch.autocast("cpu", enabled=False):
             results = function(

@@ -53,7 +53,9 @@ class Stage:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._pool is None:
+        # After an error nobody knows whether the operation was enqueued: Ctrl-C arrives as submit
+        # returns. The buffer is then left to it, and the pool makes another.
+        if self._pool is None or error is not None:
             return
         if self._queue is None:
             self._pool.release(self._buffer)

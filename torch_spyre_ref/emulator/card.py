@@ -23,5 +23,5 @@ class Card:
 
     def __repr__(self) -> str:
         return (
-            f"Card({self.index}, {self.spec.memory >> 30} GiB, {len(self.regions.live())} regions)"
+            f"Card({self.index}, {self.spec.memory >> 20} MiB, {len(self.regions.live())} regions)"
         )

@@ -134,6 +134,8 @@ class Clock:
             self.step()
         self.now = until
 
+    # --8<-- [end:advance]
+
     def step(self) -> None:
         """Let the next thing happen, and make its moment the time."""
         end, _, start, effect, pipeline, token = heappop(self._agenda)
@@ -152,5 +154,3 @@ class Clock:
             for pipeline in contended:
                 pipeline.hand_over()
         error = None  # its traceback leads back to this frame: the two would keep each other
-
-    # --8<-- [end:advance]

@@ -64,8 +64,7 @@ def empty_cache() -> None:
 def memory_map(device: Device = None) -> MemoryMap:
     """What lies where on a card: prints as text, shows as a figure in a notebook."""
     index = index_of(device)
-    memory = backend.current().memory
-    return MemoryMap.of(memory.card(index))
+    return backend.current().memory.memory_map(index)
 
 
 def memory_summary(device: Device = None) -> str:

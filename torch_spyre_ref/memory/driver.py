@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from torch_spyre_ref.allocator import ADDRESS_BITS, Allocation, Allocator, CardMemory, Space
+from torch_spyre_ref.allocator import (
+    ADDRESS_BITS,
+    Allocation,
+    Allocator,
+    CardMemory,
+    Space,
+    collection_paused,
+)
+from torch_spyre_ref.memory.map import MemoryMap
 from torch_spyre_ref.runtime import DeviceRange, Fill, Queue
 
 if TYPE_CHECKING:
@@ -48,36 +57,45 @@ class MemoryDriver:
         self.allocate = allocator.allocate
         self.free = allocator.free
 
-    def card(self, device: int) -> CardMemory:
-        """The card's memory, with every pending free taken back."""
+    @contextmanager
+    def settled(self, device: int) -> Iterator[CardMemory]:
+        """The card's memory with every pending free taken back; nobody changes it meanwhile."""
         card = self.allocator.cards[device]
-        with self.allocator.lock:
+        with self.allocator.lock, collection_paused():
             self.allocator.take_back()
-        return card
+            yield card
 
     def statistics(self, device: int) -> dict[str, dict[str, int] | int]:
         """Counters nested under the names of torch's ``DeviceStats``."""
-        return self.card(device).statistics.as_dict()
+        with self.settled(device) as card:
+            return card.statistics.as_dict()
 
     def reset_peak(self, device: int) -> None:
         """Every peak starts again from what is there now."""
-        self.card(device).statistics.reset_peak()
+        with self.settled(device) as card:
+            card.statistics.reset_peak()
 
     def reset_accumulated(self, device: int) -> None:
         """Everything that only grows starts again from zero."""
-        self.card(device).statistics.reset_accumulated()
+        with self.settled(device) as card:
+            card.statistics.reset_accumulated()
 
     def memory_info(self, device: int) -> tuple[int, int]:
         """Bytes that are not in use, and bytes there are."""
-        card = self.card(device)
-        total = card.space.spec.memory
-        return total - card.statistics.allocated_bytes.current, total
+        with self.settled(device) as card:
+            total = card.space.spec.memory
+            return total - card.statistics.allocated_bytes.current, total
+
+    def memory_map(self, device: int) -> MemoryMap:
+        """What lies where on a card."""
+        with self.settled(device) as card:
+            return MemoryMap.of(card)
 
     def empty_cache(self) -> None:
         """Give every wholly free region of every started card back."""
-        for device in list(self.allocator.cards):
-            card = self.card(device)
+        for card in list(self.allocator.cards.values()):
             with self.allocator.lock:
+                self.allocator.take_back()
                 card.release()
 
     def find(self, address: int) -> Allocation | None:

@@ -105,7 +105,7 @@ def out_of_memory_message(card: CardMemory, nbytes: int, where: Placement) -> st
     return (
         f"spyre:{card.device} is out of memory: asked for {size_text(nbytes)} ({how}), while "
         f"{card.statistics.allocation.current} tensors hold {size_text(used)} of "
-        f"{size_text(card.space.spec.memory)}. Cached blocks were returned and garbage was collected. "
-        f"Free some tensors, use smaller ones, or start with a larger TORCH_SPYRE_REF_MEMORY.\n"
-        f"{MemoryMap.of(card)}"
+        f"{size_text(card.space.spec.memory)}. Cached blocks were returned and garbage was "
+        "collected. Free some tensors, use smaller ones, or start with a larger "
+        f"TORCH_SPYRE_REF_MEMORY.\n{MemoryMap.of(card)}"
     )

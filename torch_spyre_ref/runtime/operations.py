@@ -1,10 +1,9 @@
+# Produced by chapters/00_the_card.py: edit it there, then run `make tangle`.
 """What may be asked of a card: eight typed operations with explicit operands.
 
 An operation says which bytes it reads and which it writes, and never what a program means. DMA
 sees only pinned host memory. Sizes are bytes, durations virtual ns.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from torch_spyre_ref.emulator.pages import Bytes
 from torch_spyre_ref.runtime.events import Event
 
 
+# Say what an operation touches
 class Operation:
     """Anything that a queue takes. ``reads`` and ``writes`` are its footprint on the card."""
 
@@ -31,24 +31,21 @@ class Operation:
         return ()
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class HostCallback(Operation):
-    """Run ``function`` on the host, in queue order.
-
-    It works on values captured at submission and on its own staging buffer, and never calls the
-    runtime. ``duration`` of None is the card's ``callback_time``.
-    """
-
-    function: Callable[[], None]
-    duration: int | None = None
-
-    def __post_init__(self) -> None:
-        check_duration(self, self.duration or 0)
-
-    def __repr__(self) -> str:
-        return f"HostCallback({getattr(self.function, '__name__', 'function')})"
+# Refuse a host buffer that no DMA engine can walk
+def check_host_buffer(operation: Operation, buffer: Bytes, nbytes: int) -> None:
+    """Raise ``ValueError`` unless ``buffer`` is ``nbytes`` dense bytes in one dimension."""
+    if buffer.ndim != 1 or buffer.itemsize != 1 or not buffer.flags.c_contiguous:
+        raise ValueError(
+            f"{operation}: the host buffer has shape {buffer.shape} and dtype {buffer.dtype}; "
+            "give a dense one-dimensional uint8 view of it"
+        )
+    if buffer.size != nbytes:
+        raise ValueError(
+            f"{operation}: the host buffer has {buffer.size} bytes, the card range {nbytes}"
+        )
 
 
+# Copy to the card
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class H2D(Operation):
     """Copy pinned host bytes, dense and one-dimensional, to a range of the card."""
@@ -67,6 +64,7 @@ class H2D(Operation):
         return f"H2D(host -> {self.target})"
 
 
+# Copy from the card
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class D2H(Operation):
     """Copy a range of the card to pinned host bytes, dense and one-dimensional."""
@@ -87,6 +85,7 @@ class D2H(Operation):
         return f"D2H({self.source} -> host)"
 
 
+# Copy within the card
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class D2D(Operation):
     """Copy between two ranges of one card, as if all were read before anything is written."""
@@ -112,6 +111,7 @@ class D2D(Operation):
         return f"D2D({self.source} -> {self.target})"
 
 
+# Fill with a pattern
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Fill(Operation):
     """Repeat ``pattern`` over a range. ``free`` is poison: it takes no time, on card or host."""
@@ -133,6 +133,13 @@ class Fill(Operation):
 
     def __repr__(self) -> str:
         return f"Fill({self.target}, {self.pattern.hex()}{', free' if self.free else ''})"
+
+
+# Compute
+def check_duration(operation: Operation, duration: int) -> None:
+    """Raise ``ValueError`` for a negative duration."""
+    if duration < 0:
+        raise ValueError(f"{operation}: {duration} ns asked for; a duration is 0 or more")
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -162,6 +169,26 @@ class Compute(Operation):
         return f"Compute({self.duration} ns, {len(self.inputs)} in, {len(self.outputs)} out)"
 
 
+# Give the host a turn
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class HostCallback(Operation):
+    """Run ``function`` on the host, in queue order.
+
+    It works on values captured at submission and on its own staging buffer, and never calls the
+    runtime. ``duration`` of None is the card's ``callback_time``.
+    """
+
+    function: Callable[[], None]
+    duration: int | None = None
+
+    def __post_init__(self) -> None:
+        check_duration(self, self.duration or 0)
+
+    def __repr__(self) -> str:
+        return f"HostCallback({getattr(self.function, '__name__', 'function')})"
+
+
+# Let one queue wait for another
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class EventSignal(Operation):
     """Fire ``event`` when everything before it in the queue is complete. Enqueue it once."""
@@ -185,22 +212,3 @@ class EventWait(Operation):
 
     def __repr__(self) -> str:
         return f"EventWait({self.signal.event})"
-
-
-def check_host_buffer(operation: Operation, buffer: Bytes, nbytes: int) -> None:
-    """Raise ``ValueError`` unless ``buffer`` is ``nbytes`` dense bytes in one dimension."""
-    if buffer.ndim != 1 or buffer.itemsize != 1 or not buffer.flags.c_contiguous:
-        raise ValueError(
-            f"{operation}: the host buffer has shape {buffer.shape} and dtype {buffer.dtype}; "
-            "give a dense one-dimensional uint8 view of it"
-        )
-    if buffer.size != nbytes:
-        raise ValueError(
-            f"{operation}: the host buffer has {buffer.size} bytes, the card range {nbytes}"
-        )
-
-
-def check_duration(operation: Operation, duration: int) -> None:
-    """Raise ``ValueError`` for a negative duration."""
-    if duration < 0:
-        raise ValueError(f"{operation}: {duration} ns asked for; a duration is 0 or more")

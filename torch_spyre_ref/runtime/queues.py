@@ -125,6 +125,7 @@ class Queue:
 
     def completed(self, ticket: int) -> bool:
         """Whether operation ``ticket`` is over, well or not: it touches memory no more."""
+        self._check(ticket)
         with self._clock:
             self._clock.advance(self._clock.now + self._card.spec.query_time)
             return ticket <= self._done
@@ -132,10 +133,11 @@ class Queue:
     def settle(self, ticket: int | None = None) -> None:
         """Hold the host until operation ``ticket``, by default the last one, is over, well or not.
 
-        Raises nothing: for those who only need to know that host memory is not in use.
+        Raises no error of the queue: for those who only need to know that host memory is free.
         """
         clock = self._clock
         until = self._last if ticket is None else ticket
+        self._check(until)
         with clock:
             clock.advance(clock.now + self._card.spec.query_time)
             self._run_to(until)
@@ -180,6 +182,13 @@ class Queue:
     def __repr__(self) -> str:
         state = "closed" if self._closed else "poisoned" if self._failure else "good"
         return f"Queue({self.name}, {len(self._pending)} pending, {state})"
+
+    def _check(self, ticket: int) -> None:
+        if ticket > self._last:
+            raise ValueError(
+                f"queue {self.name} was asked for operation {ticket}, but its last one is "
+                f"{self._last}; a ticket is good only for the queue that gave it"
+            )
 
     def _run_to(self, ticket: int) -> None:
         clock = self._clock

@@ -85,7 +85,7 @@ def test_another_driver_takes_over_and_memory_goes_back_to_its_own(driver: FakeD
         _bridge.install(other)
         assert torch.accelerator.device_count() == 1
         assert other.calls.count(("device_count",)) == 1
-        with pytest.raises(RuntimeError, match="there is 1 card, spyre:0$"):
+        with pytest.raises(RuntimeError, match=r"there is 1 card, spyre:0$"):
             torch.empty(1, device="spyre:1")
         new = torch.empty(16, device="spyre")
         del old

@@ -1,4 +1,4 @@
-"""Memory: allocations, statistics, foreign storages, storage resize, and the errors of all of them."""
+"""Memory: allocations, statistics, foreign storages, storage resize, and all their errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_zero_bytes_have_no_allocation_and_stay_on_their_card(driver: FakeDriver
 def test_only_card_tensors_have_allocations(driver: FakeDriver) -> None:
     with pytest.raises(TypeError, match="expected a tensor on spyre, got one on cpu"):
         _bridge.allocation(torch.ones(1))
-    with pytest.raises(TypeError, match="expected a torch.Tensor, got int"):
+    with pytest.raises(TypeError, match=r"expected a torch\.Tensor, got int"):
         _bridge.allocation(1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="expected a storage on spyre, got one on cpu"):
         _bridge.storage_allocation(torch.ones(1).untyped_storage())
@@ -259,7 +259,7 @@ def test_dlpack_capsule_goes_out_and_comes_back(driver: FakeDriver) -> None:
 
 
 def test_from_dlpack_of_a_tensor_is_a_limit_of_torch(driver: FakeDriver) -> None:
-    with pytest.raises(ValueError, match="privateuse|Unknown device type|spyre"):
+    with pytest.raises(ValueError, match=r"privateuse|Unknown device type|spyre"):
         torch.from_dlpack(torch.ones(2, device="spyre"))
 
 

@@ -105,7 +105,7 @@ def test_streams_wait_for_streams(driver: FakeDriver) -> None:
 
 def test_timing_events(driver: FakeDriver) -> None:
     start, end = (torch.Event(device="spyre:1", enable_timing=True) for _ in range(2))
-    with pytest.raises((RuntimeError, ValueError), match="[Bb]oth events must be recorded"):
+    with pytest.raises((RuntimeError, ValueError), match=r"[Bb]oth events must be recorded"):
         start.elapsed_time(end)
     with torch.accelerator.device_index(1):
         start.record()
