@@ -176,6 +176,18 @@ SPYRE_REFUSE(QuantizedPrivateUse1)
 SPYRE_REFUSE(NestedTensorPrivateUse1)
 #undef SPYRE_REFUSE
 
+// Core composes compressed sparse tensors of any device out of three strided ones.
+#define SPYRE_REFUSE_COMPRESSED(KEY)                                                 \
+  TORCH_LIBRARY_IMPL(aten, KEY, m) {                                                 \
+    for (const char* op :                                                            \
+         {"_sparse_compressed_tensor_unsafe", "_sparse_compressed_tensor_with_dims", \
+          "sparse_compressed_tensor.comp_plain_value_size"})                         \
+      m.impl(op, torch::CppFunction::makeFromBoxedFunction<&refuse_layout>());       \
+  }
+SPYRE_REFUSE_COMPRESSED(PrivateUse1)
+SPYRE_REFUSE_COMPRESSED(SparseCsrPrivateUse1)
+#undef SPYRE_REFUSE_COMPRESSED
+
 // `_copy_from` resolves conj and neg bits itself. Core would resolve them beforehand, by a copy,
 // which asks `_copy_from`, for which core would resolve them beforehand, until the stack is full.
 TORCH_LIBRARY_IMPL(aten, Conjugate, m) {

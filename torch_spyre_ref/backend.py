@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from functools import cached_property
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from torch_spyre_ref.runtime import Queue, Runtime
@@ -30,6 +31,7 @@ class Backend:
         self.parts = parts
         self.in_bad_fork = False
         self.memory: MemoryDriver
+        self.driver: SimpleNamespace  # what the bridge calls
         self._runtime: Runtime | None = None
         self._lock = threading.Lock()
 

@@ -1,10 +1,10 @@
-"""A card that PyTorch knows by name: device identity, from PrivateUse1 to ``torch.spyre``.
+# Produced by chapters/01_device.py: edit it there, then run `make tangle`.
+"""PyTorch can know a card by name, without a fork.
 
-PyTorch reserves one device type for everybody who is not in its tree. This module gives it a
-name, answers what PyTorch asks about devices, and makes ``torch.spyre``.
+PyTorch keeps one device type free for hardware outside its tree. Here it gets the name `spyre`,
+every question that PyTorch asks about devices gets an answer, and `torch.spyre` gathers what
+users call.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,12 +12,59 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.utils.backend_registration import rename_privateuse1_backend
 
 from torch_spyre_ref import _bridge, backend
 
+# Claim PyTorch's one free name
 NAME = "spyre"
 
 
+def claim_name() -> None:
+    """Give PyTorch's free device type, PrivateUse1, our name.
+
+    Raises:
+        RuntimeError: another backend of this process has named it.
+    """
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken not in (NAME, "privateuseone"):
+        raise RuntimeError(
+            f"cannot register {NAME}: PyTorch's one free device type already belongs to {taken}. "
+            "Uninstall that backend, or keep it from loading with TORCH_DEVICE_BACKEND_AUTOLOAD=0."
+        )
+    if taken != NAME:
+        rename_privateuse1_backend(NAME)
+
+
+# Open torch.spyre
+def publish(functions: Iterable[Callable[..., Any]]) -> ModuleType:
+    """Put functions and classes into ``torch.spyre``, and return it; the first call makes it."""
+    module = getattr(torch, NAME, None)
+    if not isinstance(module, ModuleType):
+        module = ModuleType(f"torch.{NAME}", f"The {NAME} device: what torch.accelerator lacks.")
+        torch._register_device_module(NAME, module)
+    for function in functions:
+        setattr(module, function.__name__, function)
+    return module
+
+
+# Count cards without starting one
+def device_count() -> int:
+    """How many cards there are (``TORCH_SPYRE_REF_DEVICES``). Starts none."""
+    return _bridge.device_count()
+
+
+def is_available() -> bool:
+    """Whether there is a card. Starts none."""
+    return device_count() > 0
+
+
+def is_initialized() -> bool:
+    """Whether the cards have started: the first tensor, copy or query of memory starts them."""
+    return backend.current().started
+
+
+# Answer what guard and hooks ask about cards
 class DeviceDriver:
     """What PyTorch's device guard and hooks ask about cards."""
 
@@ -46,21 +93,7 @@ class DeviceDriver:
         return self._backend.started and self._backend.runtime.pinned.is_pinned(address)
 
 
-def is_available() -> bool:
-    """Whether there is a card. Does not start it."""
-    return device_count() > 0
-
-
-def is_initialized() -> bool:
-    """Whether the cards have started; the first tensor, copy or seed starts them."""
-    return backend.current().started
-
-
-def device_count() -> int:
-    """How many cards there are (``TORCH_SPYRE_REF_DEVICES``). Does not start them."""
-    return backend.current().settings.devices
-
-
+# Say which card a name means
 def current_device() -> int:
     """The index of this thread's current card."""
     return _bridge.current_device()
@@ -87,14 +120,15 @@ def index_of(device: torch.device | int | str | None) -> int:
     if not 0 <= device < device_count():
         cards = ", ".join(f"{NAME}:{index}" for index in range(device_count()))
         raise ValueError(
-            f"{NAME}:{device} does not exist: this process has {cards}. "
+            f"{NAME}:{device} does not exist: this process has {cards or 'no cards'}. "
             f"Use one of them, or set TORCH_SPYRE_REF_DEVICES."
         )
     return device
 
 
+# Make a card current for a block
 class device:  # noqa: N801 (torch's own name for it)
-    """``with torch.spyre.device(1):`` makes a card current inside the block; None changes nothing."""
+    """``with torch.spyre.device(1):`` makes a card current in the block; None changes nothing."""
 
     def __init__(self, device: torch.device | int | str | None) -> None:
         self.index = -1 if device is None else index_of(device)
@@ -116,6 +150,7 @@ class device_of(device):  # noqa: N801
         super().__init__(tensor.device if tensor.device.type == NAME else None)
 
 
+# Describe a card
 @dataclass(frozen=True, slots=True)
 class DeviceProperties:
     """What there is to know of a card. Sizes are bytes."""
@@ -128,6 +163,12 @@ class DeviceProperties:
     multi_processor_count: int
     scratchpad_bytes: int
     stick_bytes: int
+
+
+def get_device_name(device: torch.device | int | str | None = None) -> str:
+    """The card's name."""
+    index_of(device)
+    return "Emulated Spyre"
 
 
 def get_device_properties(device: torch.device | int | str | None = None) -> DeviceProperties:
@@ -147,20 +188,10 @@ def get_device_properties(device: torch.device | int | str | None = None) -> Dev
     )
 
 
-def get_device_name(device: torch.device | int | str | None = None) -> str:
-    """The card's name."""
-    index_of(device)
-    return "Emulated Spyre"
-
-
+# Say what a card can do, and wait for it
 def get_device_capability(device: torch.device | int | str | None = None) -> dict[str, Any]:
     """What torch.accelerator reports: the dtypes that a tensor may have on the card."""
     return torch.accelerator.get_device_capability(index_of(device))
-
-
-def synchronize(device: torch.device | int | str | None = None) -> None:
-    """Wait until a card has done all that was enqueued on it, and raise its first error."""
-    torch.accelerator.synchronize(index_of(device))
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
@@ -168,6 +199,12 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
     return [torch.float16, torch.bfloat16]
 
 
+def synchronize(device: torch.device | int | str | None = None) -> None:
+    """Wait until a card has done all that was enqueued on it, and raise its first error."""
+    torch.accelerator.synchronize(index_of(device))
+
+
+# Gather what users call
 def _is_in_bad_fork() -> bool:
     """Whether this is a child that was forked after the cards had started."""
     return backend.current().in_bad_fork
@@ -188,11 +225,3 @@ EXPORTS: tuple[Callable[..., Any], ...] = (
     get_amp_supported_dtype,
     _is_in_bad_fork,
 )
-
-
-def make_device_module(functions: Iterable[Callable[..., Any]]) -> ModuleType:
-    """``torch.spyre``: every function of the backend that users call, in one module."""
-    module = ModuleType(f"torch.{NAME}", f"The {NAME} device: everything torch.accelerator lacks.")
-    for function in functions:
-        setattr(module, function.__name__, function)
-    return module

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch.utils.backend_registration import (
-    generate_methods_for_privateuse1_backend,
-    rename_privateuse1_backend,
-)
+from torch.utils.backend_registration import generate_methods_for_privateuse1_backend
 
 from torch_spyre_ref.build_check import check_build
 
@@ -37,6 +35,7 @@ def register(parts: Parts | None = None) -> None:
             return
         if _library:
             _refuse_live_tensors()
+        device.claim_name()
         _install(parts or Parts())
         if not _library:
             _tell_torch()
@@ -57,35 +56,35 @@ def _refuse_live_tensors() -> None:
         )
 
 
+# --8<-- [start:install]
 def _install(parts: Parts) -> None:
     """Hand the bridge one object that answers for every part."""
     new = backend.Backend(parts)
     new.memory = MemoryDriver(parts.allocator(partial(open_memory, new)))
-    driver = SimpleNamespace()
+    new.driver = SimpleNamespace()
     for role in (parts.device_driver(new), StreamDriver(new), new.memory, kernels.KernelDriver()):
         for name in dir(role):
             if not name.startswith("_"):
-                setattr(driver, name, getattr(role, name))
+                setattr(new.driver, name, getattr(role, name))
     backend.install(new)
-    _bridge.install(driver)
+    _bridge.install(new.driver)
+    # --8<-- [end:install]
 
 
 def _tell_torch() -> None:
-    rename_privateuse1_backend(device.NAME)
     functions: tuple[Callable[..., Any], ...] = (
         *device.EXPORTS,
         *memory_api.EXPORTS,
         *generator.EXPORTS,
         *fallback.EXPORTS,
     )
-    module = device.make_device_module(functions)
+    module = device.publish(functions)
     setattr(module, "__getattr__", _computed_attribute)  # noqa: B010 (mypy knows no module method)
-    torch._register_device_module(device.NAME, module)
     generate_methods_for_privateuse1_backend(for_storage=True)
     library = torch.library.Library("aten", "IMPL")
     kernels.register(library)
     _library.append(library)
-    atexit.register(_bridge.shutdown)
+    atexit.register(_shut_down)
 
 
 def _computed_attribute(name: str) -> bool:
@@ -93,3 +92,12 @@ def _computed_attribute(name: str) -> bool:
     if name == "_initialized":
         return device.is_initialized()
     raise AttributeError(f"module 'torch.{device.NAME}' has no attribute {name!r}")
+
+
+def _shut_down() -> None:
+    if backend.current().started:
+        # An autograd thread lets go of its last graph after backward() has returned, and needs the
+        # GIL for that. Whoever still waits for it when the interpreter ends is ended by force, and
+        # torch's frames answer with "terminate called without an active exception".
+        time.sleep(0.02)
+    _bridge.shutdown()

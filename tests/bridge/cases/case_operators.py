@@ -62,7 +62,7 @@ def test_negative_sizes_are_refused(driver: FakeDriver) -> None:
 
 
 # torch 2.14 warns of what it is about to drop.
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:Sparse invariant checks")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:Sparse")
 def test_layouts_that_a_card_cannot_store_are_refused(driver: FakeDriver) -> None:
     only_strided = "stores strided"
     with pytest.raises(NotImplementedError, match=only_strided):
@@ -75,6 +75,12 @@ def test_layouts_that_a_card_cannot_store_are_refused(driver: FakeDriver) -> Non
         card(2, 2).to_sparse()
     with pytest.raises(NotImplementedError, match=only_strided):
         torch.sparse_coo_tensor(torch.zeros(1, 1, dtype=torch.int64), [1.0]).to("spyre")
+    with pytest.raises(NotImplementedError, match=only_strided):
+        torch.eye(2).to_sparse_csr().to("spyre")
+    with pytest.raises(NotImplementedError, match=only_strided):
+        torch.sparse_csr_tensor([0, 1], [0], [1.0], size=(1, 1), device="spyre")
+    with pytest.raises(NotImplementedError, match=only_strided):
+        torch.sparse_bsr_tensor(*(card(n) for n in (2, 1)), card(1, 1, 1), size=(1, 1))
     with pytest.raises(NotImplementedError, match=only_strided):
         torch.quantize_per_tensor(card(4), 0.1, 0, torch.qint8)
     with pytest.raises(NotImplementedError, match=only_strided):

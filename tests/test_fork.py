@@ -1,0 +1,113 @@
+"""Invariant 10, processes: fork, spawn, and DataLoader workers of both kinds."""
+
+from __future__ import annotations
+
+from tests.conftest import Run
+
+
+def test_fork_before_the_first_use_works_and_after_it_is_refused(run_python: Run) -> None:
+    out = run_python(
+        """
+        import os, sys, torch
+
+        def in_child(work):
+            sys.stdout.flush()
+            child = os.fork()
+            if child:
+                assert os.waitpid(child, 0)[1] == 0
+                return
+            try:
+                print(work())
+            except RuntimeError as error:
+                print(str(error).splitlines()[0])
+            sys.stdout.flush()
+            os._exit(0)
+
+        in_child(lambda: torch.ones(2, device="spyre").add(1).tolist())
+        print(torch.spyre.is_initialized())
+        kept = torch.ones(2, device="spyre")
+        host = torch.ones(2).pin_memory()
+        in_child(lambda: torch.ones(2, device="spyre"))
+        in_child(lambda: kept.cpu())
+        in_child(lambda: kept.add(1))
+        in_child(lambda: torch.accelerator.synchronize())
+        in_child(lambda: host.pin_memory() + torch.ones(2).pin_memory())
+        in_child(lambda: torch.spyre._is_in_bad_fork())
+        in_child(lambda: (torch.manual_seed(1), torch.rand(2).shape, host.add(1).tolist())[1:])
+        in_child(lambda: torch.ones(2).is_pinned())
+
+        def drop():
+            global kept
+            del kept
+            return "dropped"
+
+        in_child(drop)
+        print(kept.add(1).tolist())
+        """,
+        PYTHONWARNINGS=None,
+    )
+    refused = "Cannot use spyre in a forked subprocess"
+    lines = out.splitlines()
+    assert lines[:2] == ["[2.0, 2.0]", "False"]
+    assert all(line.startswith(refused) for line in lines[2:6]), lines
+    assert lines[6].startswith(refused)
+    assert lines[7:] == [
+        "True",
+        "(torch.Size([2]), [2.0, 2.0])",
+        "False",
+        "dropped",
+        "[2.0, 2.0]",
+    ]
+
+
+def test_a_spawned_process_uses_the_card_and_a_loader_pins_what_its_workers_make(
+    run_python: Run, tmp_path: object
+) -> None:
+    script = f"{tmp_path}/script.py"
+    with open(script, "w") as file:  # spawn wants a main module that can be imported
+        file.write(
+            """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Squares(Dataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        assert torch.spyre._is_in_bad_fork() in (False, True)
+        return torch.full((3,), float(index)), index
+
+
+def use_the_card(queue):
+    queue.put(torch.full((2,), 3.0, device="spyre:1").add(1).tolist())
+
+
+def load(start_method):
+    loader = DataLoader(
+        Squares(), 4, num_workers=2, pin_memory=True, multiprocessing_context=start_method
+    )
+    total = 0.0
+    for values, index in loader:
+        assert values.is_pinned() and index.is_pinned()
+        card = values.to("spyre:1", non_blocking=True)
+        assert card.sum(1).cpu().equal(3.0 * index)
+        total += card.sum().item()
+    return total
+
+
+if __name__ == "__main__":
+    kept = torch.ones(2, device="spyre")
+    print(load("fork"), load("spawn"))
+    context = torch.multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    child = context.Process(target=use_the_card, args=(queue,))
+    child.start()
+    print(queue.get(timeout=60))
+    child.join()
+    print(child.exitcode, kept.tolist())
+"""
+        )
+    out = run_python(f"import runpy, sys; sys.argv[0] = {script!r}; runpy.run_path({script!r}, run_name='__main__')")
+    assert out.splitlines() == ["198.0 198.0", "[4.0, 4.0]", "0 [1.0, 1.0]"]
