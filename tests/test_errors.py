@@ -80,13 +80,9 @@ def test_another_kind_of_device_where_a_card_is_meant() -> None:
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
 def test_layouts_that_a_card_does_not_store() -> None:
     sparse = torch.eye(4).to_sparse()
-    with pytest.raises(NotImplementedError, match="stores strided, unquantized tensors only"):
-        sparse.to("spyre")
-    for compressed in (sparse.to_sparse_csr(), sparse.to_sparse_bsr((2, 2))):
-        moved = compressed.to("spyre")  # core only moves the three dense tensors inside
-        for use in (moved.to_dense, moved.values, moved.cpu, lambda m=moved: m @ m, moved.sum):
-            with pytest.raises((NotImplementedError, RuntimeError), match="dense|layout"):
-                use()
+    for layout in (sparse, sparse.to_sparse_csr(), sparse.to_sparse_bsr((2, 2))):
+        with pytest.raises(NotImplementedError, match="stores strided, unquantized tensors only"):
+            layout.to("spyre")
     with pytest.raises((NotImplementedError, RuntimeError), match="strided|dense|Sparse"):
         torch.eye(3, device="spyre").to_sparse()
     with pytest.raises(NotImplementedError, match="stores strided, unquantized tensors only"):

@@ -9,39 +9,38 @@ from tests.conftest import Run
 from torch_spyre_ref import build_check
 
 
+LIST_MODULES = """
+import sys, threading
+import torch
+assert threading.active_count() == 1
+print(" ".join(sys.modules))
+"""
+
+USE_LITTLE = """
+import torch_spyre_ref
+from torch_spyre_ref import backend
+assert torch.spyre.is_available() and torch.spyre.device_count() == 2
+assert torch.accelerator.is_available() and torch.accelerator.device_count() == 2
+assert torch.device("spyre:1").index == 1 and torch.spyre.current_device() == 0
+assert torch.spyre.get_device_name() and not torch.spyre._is_in_bad_fork()
+torch.accelerator.synchronize(), torch.spyre.synchronize(1), torch.accelerator.empty_cache()
+torch.spyre.memory_allocated(), torch.ones(2).is_pinned(), torch.manual_seed(3)
+torch.accelerator.current_stream().query()
+print(backend.current().started, torch.spyre.is_initialized())
+torch.empty(1, device="spyre")
+print(backend.current().started, torch.spyre.is_initialized())
+"""
+
+
 def test_importing_starts_no_card_and_loads_no_compiler(run_python: Run) -> None:
-    """Compared with torch alone: the backend adds its own modules and a few of the library's."""
-    listing = """
-        import sys, threading
-        import torch
-        assert threading.active_count() == 1
-        print("\\n".join(sorted(sys.modules)))
-        """
-    alone = set(run_python(listing, TORCH_DEVICE_BACKEND_AUTOLOAD="0").split())
-    ours = set(run_python(listing).split())
-    added = {name.split(".")[0] for name in ours - alone}
-    assert "torch_spyre_ref._bridge" in ours and "torch_spyre_ref" not in alone
-    assert not [name for name in ours - alone if name.startswith(("torch._dynamo", "torch._inductor"))]
-    assert not added & {"sympy", "triton", "networkx", "matplotlib", "jupytext"}
-    out = run_python(
-        """
-        import torch, torch_spyre_ref
-        from torch_spyre_ref import backend
-        assert torch.spyre.is_available() and torch.spyre.device_count() == 2
-        assert torch.accelerator.is_available() and torch.accelerator.device_count() == 2
-        assert torch.device("spyre:1").index == 1 and torch.spyre.current_device() == 0
-        assert torch.spyre.get_device_name() and not torch.spyre._is_in_bad_fork()
-        assert not torch.spyre.is_initialized() and not backend.current().started
-        torch.accelerator.synchronize(), torch.spyre.synchronize(1), torch.accelerator.empty_cache()
-        torch.spyre.memory_allocated(), torch.ones(2).is_pinned(), torch.manual_seed(3)
-        torch.accelerator.current_stream().query()
-        print(backend.current().started, torch.spyre.is_initialized())
-        torch.empty(1, device="spyre")
-        print(backend.current().started, torch.spyre.is_initialized())
-        print(torch.spyre.memory_summary().splitlines()[0])
-        """
-    )
-    assert out.splitlines() == ["False False", "True True", "spyre:0"]
+    """Compared with torch alone; what asks no card starts none either."""
+    alone = set(run_python(LIST_MODULES, TORCH_DEVICE_BACKEND_AUTOLOAD="0").split())
+    listed, *started = run_python(LIST_MODULES + USE_LITTLE).splitlines()
+    added = set(listed.split()) - alone
+    assert "torch_spyre_ref._bridge" in added
+    assert not [name for name in added if name.startswith(("torch._dynamo", "torch._inductor"))]
+    assert not {"sympy", "triton", "networkx", "matplotlib", "jupytext"} & added
+    assert started == ["False False", "True True"]
 
 
 def test_registering_again_and_with_other_parts(run_python: Run) -> None:

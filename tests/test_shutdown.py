@@ -39,15 +39,15 @@ def test_exit_with_live_tensors_everywhere(run_python: Run) -> None:
 
 
 def test_exit_right_after_a_backward_pass(run_python: Run) -> None:
-    """An autograd thread still lets go of its graph while the interpreter ends."""
-    for _ in range(3):
-        run_python(
-            """
-            import torch
-            weight = torch.ones(3, device="spyre", requires_grad=True)
-            (weight * 2).sum().backward()
-            """
-        )
+    """An autograd thread has its graph still to let go of, and must get the GIL for that."""
+    run_python(
+        """
+        import sys, torch
+        weight = torch.ones(3, device="spyre", requires_grad=True)
+        sys.setswitchinterval(60)  # it does not get it before the end begins
+        (weight * 2).sum().backward()
+        """
+    )
 
 
 def test_exit_with_a_daemon_thread_inside_a_python_kernel(run_python: Run) -> None:

@@ -74,6 +74,7 @@ class Backend:
                     memory=settings.memory,
                     domains=settings.domains,
                     sanitize=settings.sanitize,
+                    region_table=self.parts.region_table,
                 )
             return self._runtime
 

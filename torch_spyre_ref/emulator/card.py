@@ -13,12 +13,18 @@ class Card:
     """The emulated card ``index``; ``completed`` hears of every operation that ends on it."""
 
     def __init__(
-        self, index: int, spec: CardSpec, clock: Clock, mode: Mode, completed: Completed
+        self,
+        index: int,
+        spec: CardSpec,
+        clock: Clock,
+        mode: Mode,
+        completed: Completed,
+        region_table: type[RegionTable] = RegionTable,
     ) -> None:
         self.index = index
         self.spec = spec
         self.memory = Memory()
-        self.regions = RegionTable(self.memory, spec, mode)
+        self.regions = region_table(self.memory, spec, mode)
         self.pipelines = Pipelines(clock, completed)
 
     def __repr__(self) -> str:

@@ -79,7 +79,7 @@ def _units(
     for first in range(0, len(dense), _BLOCK):
         block = dense[first : first + _BLOCK]
         offsets = _offsets(loops, span.offset, first, len(block))
-        which, within = _locate(span.address, offsets)
+        which, within = locate(span.address, offsets)
         for number in range(len(chunks)):
             where = which == number
             if where.any():
@@ -103,7 +103,7 @@ def _offsets(loops: tuple[tuple[int, int], ...], offset: int, first: int, count:
     return offsets
 
 
-def _locate(address: CompositeAddress, offsets: Offsets) -> tuple[Offsets, Offsets]:
+def locate(address: CompositeAddress, offsets: Offsets) -> tuple[Offsets, Offsets]:
     """The chunk that each logical offset falls in, and the offset within that chunk."""
     if address.grain:
         turn, within = np.divmod(offsets, address.grain)

@@ -8,7 +8,7 @@ from typing import get_args
 
 from torch_spyre_ref.emulator.card import Card
 from torch_spyre_ref.emulator.clock import Clock
-from torch_spyre_ref.emulator.regions import Mode, Region
+from torch_spyre_ref.emulator.regions import Mode, Region, RegionTable
 from torch_spyre_ref.emulator.spec import CardSpec
 from torch_spyre_ref.emulator.timeline import Timeline
 from torch_spyre_ref.runtime import operations as shipped_operations
@@ -51,7 +51,8 @@ class Runtime:
 
     ``memory`` (bytes a card) and ``domains`` replace those of ``spec``. ``poison`` is only kept
     here: whoever hands out memory fills it. ``sanitize`` turns memcheck on. ``timeline`` says how
-    many operations are remembered. ``operations`` has the classes that the queues take, by name.
+    many operations are remembered. ``operations`` has the classes that the queues take, by name,
+    ``region_table`` is what hands out regions.
     Raises ``ValueError`` for figures that make no sense.
     """
 
@@ -69,6 +70,7 @@ class Runtime:
         timeline: int = 1 << 16,
         staging_buffers: int = 2,
         operations: object = shipped_operations,
+        region_table: type[RegionTable] = RegionTable,
     ) -> None:
         least_one = {
             "devices": devices,
@@ -95,7 +97,9 @@ class Runtime:
             self.clock, self.timeline, self.pinned, self.memcheck, rules(operations), queue_depth
         )
         self.cards = tuple(
-            AttachedCard(Card(index, self.spec, self.clock, mode, Queue.complete_head), shared)
+            AttachedCard(
+                Card(index, self.spec, self.clock, mode, Queue.complete_head, region_table), shared
+            )
             for index in range(devices)
         )
         self.staging = StagingPool(self.pinned, staging_buffers)

@@ -6,30 +6,42 @@ a million float16 elements NumPy needs 1.8 ms where torch needs 0.05.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from torch_spyre_ref.emulator.program.formats import Array
 
 # Above this many elements torch's threads join in, and then spin against those of NumPy's BLAS.
 _CHUNK = 32_768
 
 
-def convert_halves(source: Array, target: Array, half: str) -> None:
-    """Fill dense ``target`` with ``source``, one of them float32 and the other ``half``.
+def half_converter(source: Array, target: Array, half: str) -> Callable[[], None]:
+    """What fills ``target`` with ``source``, one of them float32 and the other ``half``.
 
     ``half`` is ``"float16"`` or ``"bfloat16"``; a bfloat16 array comes as its bits, in uint16.
-    Both have the same shape. ``source`` and ``target`` may have any strides. Halves are rounded to
-    nearest, ties to even; what is too large becomes infinite.
+    Both have the same shape, any strides but negative ones. Halves are rounded to nearest, ties to
+    even; what is too large becomes infinite. The arrays are read when the result is called.
     """
     import torch
 
-    # from_numpy warns of an array that must not be written; a source never is.
-    read = source if source.flags.writeable else source.copy()
-    bits = getattr(torch, half)
-    old, new = (
-        tensor.view(bits) if array.dtype.itemsize == 2 and half == "bfloat16" else tensor
-        for array, tensor in ((read, torch.from_numpy(read)), (target, torch.from_numpy(target)))
-    )
-    if source.size <= _CHUNK or not (source.flags.c_contiguous and target.flags.c_contiguous):
-        new.copy_(old)
-        return
-    for part, out in zip(old.view(-1).split(_CHUNK), new.view(-1).split(_CHUNK), strict=True):
-        out.copy_(part)
+    def tensor(array: Array) -> Any:
+        bits = torch.from_numpy(array)
+        return bits.view(getattr(torch, half)) if array.dtype.itemsize == 2 else bits
+
+    def pieces(old: Any, new: Any) -> list[tuple[Any, Any]]:
+        if old.numel() <= _CHUNK:
+            return [(old, new)]
+        axis = next(d for d, length in enumerate(old.shape) if length > 1)
+        step = max(_CHUNK * old.shape[axis] // old.numel(), 1)
+        parts = zip(old.split(step, axis), new.split(step, axis), strict=True)
+        return [pair for part in parts for pair in pieces(*part)]
+
+    if source.flags.c_contiguous and target.flags.c_contiguous:
+        source, target = source.reshape(-1), target.reshape(-1)
+    copies = [(new.copy_, old) for old, new in pieces(tensor(source), tensor(target))]
+
+    def convert() -> None:
+        for copy, old in copies:
+            copy(old)
+
+    return convert

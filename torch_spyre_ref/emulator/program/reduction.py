@@ -1,0 +1,95 @@
+"""The reduce unit: what a pass streams, folded into one element for each of its outer ones.
+
+The unit keeps its running result in the FIFO entry that it fills; readers see the entry when the
+pass is over. Every function here folds one more block in; ``first`` blocks begin the entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+
+from torch_spyre_ref.emulator.program.formats import Array
+from torch_spyre_ref.emulator.program.lanes import Lanes
+from torch_spyre_ref.emulator.program.model import Instruction
+from torch_spyre_ref.emulator.program.tiles import Tile
+
+Step = Callable[[], object]
+
+_FOLDS: Final = {
+    "sum": np.add,
+    "product": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "any": np.logical_or,
+    "all": np.logical_and,
+    "xor": np.bitwise_xor,
+}
+
+
+def reduce(lanes: Lanes, i: Instruction, tile: Tile) -> Step:
+    """The step that folds the tile of ``i``'s input into the entry of its result."""
+    axes = lanes.stage.passes[i.turn]
+    results = [lanes.block(v, tile) for v in i.outputs]
+    if lanes.space.empty[i.turn]:
+        return partial(_blank, i.op, results)
+    shape = tuple(
+        n if d in axes or d in lanes.stage.values[i.inputs[0].index].dimensions else 1
+        for d, n in enumerate(tile.lengths)
+    )
+    block = np.broadcast_to(lanes.block(i.inputs[0].index, tile), shape)
+    first = tile.inner == 0
+    if i.op == "welford":
+        return partial(_welford, block, axes, results, first)
+    if i.op in ("argmax", "argmin"):
+        best = np.empty(results[0].shape, block.dtype)
+        return partial(_position, lanes, i.op, block, axes, tile, results[0], best)
+    fold = _FOLDS[i.op]
+    if first:
+        return partial(fold.reduce, block, axis=axes, dtype=results[0].dtype, out=results[0],
+                       keepdims=True)
+    partial_result = np.empty_like(results[0])
+
+    def step() -> None:
+        fold.reduce(block, axes, results[0].dtype, partial_result, True)
+        fold(results[0], partial_result, results[0])
+
+    return step
+
+
+def _blank(op: str, results: list[Array]) -> None:
+    """The result over no elements: what leaves every other operand of the fold as it is."""
+    for result in results:
+        result[...] = _neutral(op, result.dtype)
+
+
+def _neutral(op: str, dtype: np.dtype[Any]) -> Any:
+    if op in ("product", "all"):
+        return 1
+    if op not in ("max", "min"):
+        return 0
+    if dtype.kind == "b":
+        return op == "min"
+    if dtype.kind == "f":
+        return -np.inf if op == "max" else np.inf
+    return np.iinfo(dtype).min if op == "max" else np.iinfo(dtype).max
+
+
+def _welford(block: Array, axes: tuple[int, ...], results: list[Array], first: bool) -> None:
+    """Mean, sum of squared deviations and count; two sets are joined as Chan et al. do."""
+    mean, deviations, count = results
+    here = block.dtype.type(prod(block.shape[d] for d in axes))
+    new_mean = np.mean(block, axis=axes, dtype=mean.dtype, keepdims=True)
+    new = np.sum(np.square(block - new_mean), axis=axes, dtype=mean.dtype, keepdims=True)
+    if first:
+        mean[...], deviations[...], count[...] = new_mean, new, here
+        return
+    total = count + here
+    delta = new_mean - mean
+    mean += delta * (here / total)
+    deviations += new + delta * delta * (count * (here / total))
+    count[...] = total
