@@ -70,8 +70,8 @@ chapters: tangle ## run the chapters that have changed and write their notebooks
 	$(call heading,Chapters)
 	python tools/execute.py
 
-bench: setup ## measure ours and theirs side by side
-	python -m benchmarks
+bench: setup ## measure ours and theirs side by side, and write the site's page of figures
+	python -m benchmarks all --write
 
 clean: ## remove what was built; the environments stay (rm -r .venv*)
 	rm -rf build site .cache docs/chapters docs/api

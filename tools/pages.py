@@ -19,7 +19,7 @@ from typing import Any
 from literate import PACKAGE, ROOT, Chapter, chapters, dotted, run
 from render import chapter_page, site_links
 
-REFERENCE = ["where_to_find.md", "openreg_guide.md", "glossary.md", "simulated.md"]
+REFERENCE = ["use.md", "where_to_find.md", "openreg_guide.md", "glossary.md", "simulated.md"]
 
 
 def summary(path: Path) -> str:

@@ -23,6 +23,10 @@ def register(parts: Parts | None = None) -> None:
         ImportError: the extension is missing, or was built for another torch.
         RuntimeError: other parts were asked for while tensors live on a card.
     """
+    # First, and alone: importing torch calls this function by way of its entry point, which must
+    # not find the next line half done.
+    import torch  # noqa: F401
+
     from torch_spyre_ref import registration
 
     registration.register(parts)

@@ -35,7 +35,7 @@ def manual_seed(seed: int) -> None:
     """Seed the current card's generator and begin its stream anew.
 
     Args:
-        seed: -2**63 to 2**64 - 1; a negative seed counts from 2**64 downwards, as ever in torch.
+        seed: ``-2**63`` to ``2**64 - 1``; a negative one counts down from ``2**64``.
     """
     default_generator().manual_seed(int(seed))
 

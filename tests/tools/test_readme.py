@@ -14,7 +14,7 @@ SNIPPETS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text()
 
 
 def test_the_readme_opens_with_a_snippet() -> None:
-    assert 'device="spyre"' in SNIPPETS[0]
+    assert 'torch.device("spyre")' in SNIPPETS[0]
 
 
 @pytest.mark.parametrize("snippet", SNIPPETS, ids=[f"snippet-{n}" for n in range(len(SNIPPETS))])

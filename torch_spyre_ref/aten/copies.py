@@ -15,7 +15,7 @@ import torch
 from torch_spyre_ref import _bridge, backend
 from torch_spyre_ref.allocator import Allocation
 from torch_spyre_ref.aten import fallback
-from torch_spyre_ref.aten.staging import Stage
+from torch_spyre_ref.aten.staging import Stage, seen_as
 from torch_spyre_ref.runtime import (
     D2D,
     D2H,
@@ -56,6 +56,7 @@ def copy_from(
         return target
     if target.numel() == 0 or source is target:
         return target
+    # --8<-- [start:door]
     if target.is_cpu:
         _to_host(source, target, non_blocking)
     else:
@@ -72,6 +73,7 @@ def copy_from(
         else:
             _between_cards(source, target)
     return target
+    # --8<-- [end:door]
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
@@ -94,6 +96,7 @@ def local_scalar_dense(tensor: torch.Tensor) -> int | float | bool | complex:
     return host.item()
 
 
+# --8<-- [start:device-range]
 def device_range(tensor: torch.Tensor) -> DeviceRange:
     """Where a card tensor's elements lie: address, first byte, loop nest in bytes."""
     allocation, address = _bridge.locate(tensor)
@@ -108,6 +111,7 @@ def device_range(tensor: torch.Tensor) -> DeviceRange:
     itemsize = tensor.element_size()
     strides = tuple(stride * itemsize for stride in tensor.stride())
     return DeviceRange(allocation.composite, start, tuple(tensor.shape), strides, itemsize)
+    # --8<-- [end:device-range]
 
 
 def by_falling_stride(
@@ -167,9 +171,11 @@ def _to_card(source: torch.Tensor, target: torch.Tensor, non_blocking: bool) -> 
             queue.wait(ticket)
         return
     if target.is_contiguous() and target.nbytes > STAGING_BYTES:
-        if not _same_bits(source, target):
-            source = torch.empty_like(target, device="cpu").copy_(source)
-        _stream_in(queue, _host_bytes(source.contiguous()), device_range(target))
+        if not (_same_bits(source, target) and source.is_contiguous()):
+            dense = torch.empty(target.shape, dtype=target.dtype, device="cpu")
+            seen_as(target, dense).copy_(source)
+            source = dense
+        _stream_in(queue, _host_bytes(source), device_range(target))
     else:
         _stage_in(queue, source, target)
 

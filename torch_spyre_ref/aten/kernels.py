@@ -14,6 +14,7 @@ from torch_spyre_ref.aten import (
     copies,
     fallback,
     fill,
+    named_devices,
     random,
     recurrent,
 )
@@ -29,6 +30,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     **convolution.KERNELS,
     **recurrent.KERNELS,
     **attention.KERNELS,
+    **named_devices.KERNELS,
 }
 
 

@@ -12,6 +12,12 @@ from torch_spyre_ref import backend
 from torch_spyre_ref.runtime import STAGING_BYTES, Queue
 
 
+def seen_as(card: torch.Tensor, stored: torch.Tensor) -> torch.Tensor:
+    """Stored numbers as a card tensor with a conj or neg bit shows them."""
+    stored = stored.conj() if card.is_conj() else stored
+    return stored._neg_view() if card.is_neg() else stored
+
+
 class Stage:
     """``array``: pinned bytes from the pool, or of their own where a pool's buffer is too small.
 
@@ -31,9 +37,7 @@ class Stage:
 
     def view(self, card: torch.Tensor) -> torch.Tensor:
         """The bytes as a dense host tensor of the dtype, shape, conj and neg bit of ``card``."""
-        host = torch.frombuffer(self.array, dtype=card.dtype).view(card.shape)
-        host = host.conj() if card.is_conj() else host
-        return host._neg_view() if card.is_neg() else host
+        return seen_as(card, torch.frombuffer(self.array, dtype=card.dtype).view(card.shape))
 
     def busy(self, queue: Queue, ticket: int) -> None:
         """The buffer is in use until this operation is over."""
