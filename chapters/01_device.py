@@ -49,7 +49,7 @@ print(ready.device, ready.requires_grad, torch.is_grad_enabled())
 # %%
 import numpy as np
 
-from torch_spyre_ref.emulator.regions import Chunk, CompositeAddress
+from torch_spyre_ref.emulator.addresses import Chunk, CompositeAddress
 from torch_spyre_ref.runtime import D2H, H2D, Compute, DeviceRange, Runtime
 
 runtime = Runtime(devices=1, memory=512 << 20)

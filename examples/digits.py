@@ -71,7 +71,8 @@ def train(device: str, conv: bool = False, epochs: int = 12, progress: bool = Tr
         losses.append(total.item() / len(batches))
         if progress:
             bar = "#" * (20 * (epoch + 1) // epochs)
-            print(f"\r{device} [{bar:<20}] epoch {epoch + 1}/{epochs} loss {losses[-1]:.4f}", end="")
+            place = f"epoch {epoch + 1}/{epochs}"
+            print(f"\r{device} [{bar:<20}] {place} loss {losses[-1]:.4f}", end="")
             sys.stdout.flush()
     images, labels = (tensor.to(device) for tensor in testing.tensors)
     with torch.no_grad():

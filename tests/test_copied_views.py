@@ -83,14 +83,14 @@ def on_card(host: torch.Tensor, placement: str, device: str = "spyre:0") -> torc
 
 
 @given(any_views() | spaced_views(), dtypes, placements)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_a_view_is_read(view: View, dtype: torch.dtype, placement: str) -> None:
     host = random_bits((view.storage,), dtype)
     assert same_bits(view.of(on_card(host, placement)), view.of(host))
 
 
 @given(st.data(), dtypes, placements, st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_a_view_is_written_and_nothing_around_it(
     data: st.DataObject, dtype: torch.dtype, placement: str, pinned: bool
 ) -> None:
@@ -106,7 +106,7 @@ def test_a_view_is_written_and_nothing_around_it(
 
 
 @given(st.data(), dtypes, devices, placements, placements)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_a_view_is_copied_between_cards_and_within_one(
     data: st.DataObject, dtype: torch.dtype, device: str, here: str, there: str
 ) -> None:
@@ -120,7 +120,7 @@ def test_a_view_is_copied_between_cards_and_within_one(
 
 
 @given(st.data(), dtypes, placements)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_copy_onto_an_overlapping_view_reads_everything_first(
     data: st.DataObject, dtype: torch.dtype, placement: str
 ) -> None:
@@ -134,7 +134,7 @@ def test_a_copy_onto_an_overlapping_view_reads_everything_first(
 
 
 @given(st.data(), dtypes, placements)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_view_is_filled_and_nothing_around_it(
     data: st.DataObject, dtype: torch.dtype, placement: str
 ) -> None:
@@ -147,7 +147,7 @@ def test_a_view_is_filled_and_nothing_around_it(
 
 
 @given(any_views(), dtypes)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_broadcast_source_is_spread(view: View, dtype: torch.dtype) -> None:
     """``copy_`` of a source with fewer or single dimensions, repeated ones included."""
     host = random_bits((view.storage,), dtype)

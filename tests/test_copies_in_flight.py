@@ -79,7 +79,8 @@ def test_a_pinned_side_that_needs_a_conversion_is_staged() -> None:
 
 
 def test_a_tensor_freed_while_it_is_read_was_read() -> None:
-    for reader in (pinned(LONG), torch.zeros(LONG, device="spyre"), torch.zeros(LONG).to("spyre:1")):
+    readers = [pinned(LONG), *(torch.zeros(LONG, device=f"spyre:{card}") for card in (0, 1))]
+    for reader in readers:
         card = torch.full((LONG,), 3.0, device="spyre")
         reader.copy_(card, non_blocking=True)
         del card

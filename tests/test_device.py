@@ -1,4 +1,4 @@
-"""Device identity: torch.device("spyre"), torch.spyre, torch.accelerator, and what they agree on."""
+"""Device identity: torch.device("spyre"), torch.spyre and torch.accelerator, which agree."""
 
 from __future__ import annotations
 
@@ -49,6 +49,11 @@ def test_torch_accelerator_speaks_of_the_card() -> None:
     assert torch.accelerator.current_device_index() == 0
     torch.accelerator.synchronize()
     torch.accelerator.synchronize("spyre:1")
+    torch.accelerator.empty_host_cache()
+    with torch.accelerator.current_stream(1) as stream:
+        assert stream.device == torch.device("spyre:1")
+    with pytest.raises(RuntimeError, match="not supported on device type: spyre"):
+        torch.accelerator.Graph()
 
 
 def test_dtypes_of_the_card() -> None:

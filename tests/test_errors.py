@@ -83,13 +83,13 @@ def test_layouts_that_a_card_does_not_store() -> None:
     for layout in (sparse, sparse.to_sparse_csr(), sparse.to_sparse_bsr((2, 2))):
         with pytest.raises(NotImplementedError, match="stores strided, unquantized tensors only"):
             layout.to("spyre")
-    with pytest.raises((NotImplementedError, RuntimeError), match="strided|dense|Sparse"):
+    with pytest.raises((NotImplementedError, RuntimeError), match=r"strided|dense|Sparse"):
         torch.eye(3, device="spyre").to_sparse()
     with pytest.raises(NotImplementedError, match="stores strided, unquantized tensors only"):
         torch.empty(3, layout=torch.sparse_coo, device="spyre")
     with pytest.raises((NotImplementedError, RuntimeError)):
         torch.sparse_coo_tensor(torch.tensor([[0]]), torch.tensor([1.0]), (2,), device="spyre")
-    with pytest.raises((NotImplementedError, RuntimeError), match="strided|nested|Nested"):
+    with pytest.raises((NotImplementedError, RuntimeError), match=r"strided|nested|Nested"):
         torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.strided).to("spyre")
     with pytest.raises((NotImplementedError, RuntimeError)):
         torch.eye(3).to_mkldnn().to("spyre")
@@ -98,7 +98,7 @@ def test_layouts_that_a_card_does_not_store() -> None:
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 def test_quantized_tensors_stay_on_the_cpu() -> None:
     quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
-    with pytest.raises((NotImplementedError, RuntimeError), match="quantized|Quantized"):
+    with pytest.raises((NotImplementedError, RuntimeError), match=r"quantized|Quantized"):
         quantized.to("spyre")
 
 
@@ -122,7 +122,7 @@ def test_an_exception_of_the_users_own_passes_through_freed_tensors() -> None:
         tensor = torch.ones(2, device="spyre")
         raise OwnError("mine") if tensor.is_spyre else None
 
-    with pytest.raises(OwnError, match="^mine$"):
+    with pytest.raises(OwnError, match=r"^mine$"):
         fail()
 
 
@@ -134,7 +134,7 @@ def test_in_place_ops_check_dtypes_and_shapes_first() -> None:
         card.add_(torch.ones(2, 3, dtype=torch.int32, device="spyre"))
     with pytest.raises(RuntimeError, match="invalid for input of size"):
         card.view(2, 2)
-    with pytest.raises(RuntimeError, match="view size is not compatible|use .reshape"):
+    with pytest.raises(RuntimeError, match=r"view size is not compatible|use .reshape"):
         torch.ones(2, 3, device="spyre").t().view(6)
     assert card.tolist() == [1, 1, 1]
 

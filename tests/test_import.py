@@ -8,7 +8,6 @@ import torch
 from tests.conftest import Run
 from torch_spyre_ref import build_check
 
-
 LIST_MODULES = """
 import sys, threading
 import torch
@@ -29,18 +28,24 @@ torch.accelerator.current_stream().query()
 print(backend.current().started, torch.spyre.is_initialized())
 torch.empty(1, device="spyre")
 print(backend.current().started, torch.spyre.is_initialized())
+import warnings
+with warnings.catch_warnings(record=True, action="default") as caught:
+    torch.ones(2, device="spyre").sin(), torch.ones(2, device="spyre").sin()
+print([warning.category.__name__ for warning in caught], torch.spyre.get_fallback_policy())
 """
 
 
 def test_importing_starts_no_card_and_loads_no_compiler(run_python: Run) -> None:
     """Compared with torch alone; what asks no card starts none either."""
     alone = set(run_python(LIST_MODULES, TORCH_DEVICE_BACKEND_AUTOLOAD="0").split())
-    listed, *started = run_python(LIST_MODULES + USE_LITTLE).splitlines()
+    ours = run_python(LIST_MODULES + USE_LITTLE, TORCH_SPYRE_REF_FALLBACK=None)
+    listed, *started, fallback = ours.splitlines()
     added = set(listed.split()) - alone
     assert "torch_spyre_ref._bridge" in added
     assert not [name for name in added if name.startswith(("torch._dynamo", "torch._inductor"))]
     assert not {"sympy", "triton", "networkx", "matplotlib", "jupytext"} & added
     assert started == ["False False", "True True"]
+    assert fallback == "['FallbackWarning'] warn"  # invariant 9: never silent by default
 
 
 def test_registering_again_and_with_other_parts(run_python: Run) -> None:
@@ -142,5 +147,5 @@ def test_an_extension_that_was_never_built_is_missed_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(build_check.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match="has not been built.*pip install"):
+    with pytest.raises(ImportError, match=r"has not been built.*pip install"):
         build_check.check_build()

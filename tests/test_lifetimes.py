@@ -127,7 +127,7 @@ def test_a_cycle_is_given_back_by_the_collector() -> None:
 
 
 def test_a_deleter_may_run_inside_anything() -> None:
-    """A tensor that goes while another op runs, an exception is pending, or a callback is called."""
+    """A tensor that goes while another goes, or while an exception is on its way."""
     before = held(0)
     dropped = [torch.empty(10, device="spyre")]
     watched = torch.empty(10, device="spyre")

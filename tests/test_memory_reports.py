@@ -43,6 +43,7 @@ def test_peaks_and_their_reset() -> None:
     stats = torch.accelerator.memory_stats(device)
     assert stats["allocated_bytes.all.allocated"] == stats["allocated_bytes.all.freed"] == 0
     assert stats["allocated_bytes.all.current"] == before + 2048
+    del tensor
 
 
 def test_memory_info_tells_free_and_total() -> None:
@@ -77,11 +78,12 @@ def test_torch_spyre_says_what_torch_accelerator_says(name: str) -> None:
 
 
 def test_the_memory_map_accounts_for_every_byte() -> None:
-    tensors = [torch.empty(n * 100, device="spyre") for n in range(1, 10)]
-    del tensors[::2]
     with torch.spyre.placement("interleave"):
-        tensors.append(torch.empty(100_000, device="spyre"))
+        tensors = [torch.empty(100_000, device="spyre")]
+    tensors += [torch.empty(n * 100, device="spyre") for n in range(1, 10)]
+    del tensors[2::2]
     shown = torch.spyre.memory_map("spyre:0")
+    assert sum(region.total("cached") for region in shown.regions) > 0
     assert sum(region.total("live") for region in shown.regions) == current("allocated_bytes")
     for region in shown.regions:
         assert sum(span.length for span in region.spans) == region.size
@@ -97,7 +99,15 @@ def test_the_memory_map_accounts_for_every_byte() -> None:
 def test_the_summary_names_every_figure() -> None:
     tensor = torch.empty(1000, device="spyre")
     summary = torch.spyre.memory_summary()
-    for word in ("spyre:0", "tensors", "in use", "requested", "reserved", "out of memory", "region"):
+    for word in (
+        "spyre:0",
+        "tensors",
+        "in use",
+        "requested",
+        "reserved",
+        "out of memory",
+        "region",
+    ):
         assert word in summary
     del tensor
 

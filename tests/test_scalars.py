@@ -22,7 +22,7 @@ ARITHMETIC = [
 ]
 BITS = [operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift]
 COMPARE = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
-MORE = [torch.remainder, torch.maximum, torch.atan2, torch.fmod, torch.bitwise_left_shift]
+TWO_TENSORS = [torch.remainder, torch.maximum, torch.atan2, torch.sub]
 
 
 def check(op: Callable[[Any, Any], torch.Tensor], left: Any, right: Any) -> None:
@@ -50,7 +50,7 @@ def test_bits_with_a_python_number(op: Any) -> None:
     check(op, 2, tensor)
 
 
-@pytest.mark.parametrize("op", MORE[:3], ids=lambda op: op.__name__)
+@pytest.mark.parametrize("op", TWO_TENSORS, ids=lambda op: op.__name__)
 def test_a_cpu_tensor_without_dimensions_acts_as_a_number(op: Any) -> None:
     card = torch.tensor([1.0, 2.0, 7.0], device="spyre")
     for left, right in ((card, torch.tensor(2.0)), (torch.tensor(2.0), card)):
@@ -68,9 +68,8 @@ def test_a_number_does_not_widen_the_dtype() -> None:
     assert (torch.ones(2, dtype=torch.float16, device="spyre") * 1.5).dtype is torch.float16
     assert (torch.ones(2, dtype=torch.int8, device="spyre") + 1).dtype is torch.int8
     assert (torch.ones(2, dtype=torch.int8, device="spyre") / 2).dtype is torch.float32
-    assert (torch.ones((), dtype=torch.float64, device="spyre") + torch.ones(2).to("spyre")).dtype is (
-        torch.float32
-    )
+    number = torch.ones((), dtype=torch.float64, device="spyre")
+    assert (number + torch.ones(2, device="spyre")).dtype is torch.float32
 
 
 def test_a_number_of_a_python_type_comes_out() -> None:

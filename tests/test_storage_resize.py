@@ -46,7 +46,13 @@ def test_views_see_the_resized_storage() -> None:
 
 
 def test_resize_as_torch_does_it() -> None:
-    for shape, to in (((2, 3), (3, 2)), ((4,), (2, 5)), ((4, 4), (3,)), ((0,), (2, 2)), ((3,), (0,))):
+    for shape, to in (
+        ((2, 3), (3, 2)),
+        ((4,), (2, 5)),
+        ((4, 4), (3,)),
+        ((0,), (2, 2)),
+        ((3,), (0,)),
+    ):
         host = random_bits(shape, torch.float32)
         card = host.to("spyre")
         card.resize_(to)
@@ -84,7 +90,10 @@ def test_out_arguments_are_resized_and_keep_their_identity() -> None:
     assert base.tolist() == [[0.0] * 6, [0, 2, 4, 6, 8, 10]]
     torch.cat([a[:1], a[:2]], out=base[0, ::2])
     assert base[0].tolist() == [0, 0, 0, 0, 1, 0]
-    values, indices = torch.empty(0, device="spyre"), torch.empty(0, dtype=torch.long, device="spyre")
+    values, indices = (
+        torch.empty(0, device="spyre"),
+        torch.empty(0, dtype=torch.long, device="spyre"),
+    )
     torch.max(base, 1, out=(values, indices))
     assert (values.tolist(), indices.tolist()) == ([1, 10], [4, 5])
     with pytest.warns(UserWarning, match="An output with one or more elements was resized"):

@@ -10,17 +10,23 @@ import gc
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import torch
 
+from tests.support import random_bits, same_bits
+from torch_spyre_ref import backend
+from torch_spyre_ref.memory.collection import collection_paused
+from torch_spyre_ref.runtime import STAGING_BYTES
+
 
 @contextmanager
 def switching_often() -> Iterator[None]:
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
+    sys.setswitchinterval(1e-6)
     try:
         yield
     finally:
@@ -62,6 +68,23 @@ def test_threads_allocate_write_and_free_at_once() -> None:
 
     at_once(6, work)
     assert [live(0), live(1)] == before
+
+
+def test_threads_copy_at_once() -> None:
+    """Staging buffers and queues are shared by all of them."""
+    sizes = (7, 1000, STAGING_BYTES - 1, STAGING_BYTES + 1, 3 * STAGING_BYTES)
+
+    def work(number: int) -> None:
+        chance = random.Random(number)
+        hosts = [random_bits((size,), torch.uint8, number + size) for size in sizes]
+        for _ in range(12):
+            host = chance.choice(hosts)
+            host = host.pin_memory() if chance.random() < 0.3 else host
+            card = host.to(f"spyre:{chance.randrange(2)}", non_blocking=True)
+            other = card.to(f"spyre:{chance.randrange(2)}", copy=True)
+            assert same_bits(card, host) and same_bits(other[3::2], host[3::2])
+
+    at_once(4, work)
 
 
 def test_a_tensor_made_on_one_thread_goes_on_another() -> None:
@@ -129,7 +152,7 @@ def test_reports_while_others_allocate() -> None:
     before = live(0)
 
     def work(number: int) -> None:
-        for step in range(60):
+        for _ in range(60):
             if number:
                 kept = [torch.empty(n * 100, device="spyre") for n in range(1, 20, number)]
                 del kept[::2]
@@ -198,3 +221,20 @@ def test_finalisers_and_threads_together() -> None:
         gc.set_threshold(*threshold)
     gc.collect()
     assert live(0) == before
+
+
+def test_the_collector_is_out_while_anybody_is_inside_and_back_afterwards() -> None:
+    """The clock and the allocator both keep it out, under locks of their own."""
+    clock = backend.current().runtime.clock
+    until = time.monotonic() + 1
+    let_in = 0
+
+    def work(number: int) -> None:
+        nonlocal let_in
+        while time.monotonic() < until:
+            with collection_paused() if number else clock:
+                let_in += any(gc.isenabled() for _ in range(50))
+
+    at_once(2, work)
+    assert let_in == 0
+    assert gc.isenabled()

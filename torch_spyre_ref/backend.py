@@ -12,6 +12,7 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from torch_spyre_ref.emulator.clock import COLLECTION_PAUSE
 from torch_spyre_ref.runtime import Queue, Runtime
 from torch_spyre_ref.settings import Settings
 
@@ -42,8 +43,8 @@ class Backend:
 
     @property
     def started(self) -> bool:
-        """Whether the cards have started."""
-        return self._runtime is not None
+        """Whether the cards have started; in a forked child, never those of its parent."""
+        return self._runtime is not None and not self.in_bad_fork
 
     @property
     def runtime(self) -> Runtime:
@@ -81,7 +82,8 @@ class Backend:
     def after_fork(self) -> None:
         """In a forked child: a card that the parent had started is out of reach."""
         self._lock = threading.Lock()
-        self.in_bad_fork = self.started
+        COLLECTION_PAUSE.after_fork()
+        self.in_bad_fork = self._runtime is not None
         self.memory.after_fork()
 
 

@@ -90,8 +90,7 @@ class DeviceDriver:
 
     def is_pinned(self, address: int) -> bool:
         """Whether a host pointer lies in such a block."""
-        usable = self._backend.started and not self._backend.in_bad_fork
-        return usable and self._backend.runtime.pinned.is_pinned(address)
+        return self._backend.started and self._backend.runtime.pinned.is_pinned(address)
 
 
 # Say which card a name means

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torch_spyre_ref.allocator import Allocator
+from torch_spyre_ref.allocator import Allocator, CardMemory, Space
 from torch_spyre_ref.device import DeviceDriver
 from torch_spyre_ref.emulator.regions import RegionTable
 
@@ -16,4 +16,6 @@ class Parts:
 
     device_driver: type[Any] = DeviceDriver
     allocator: type[Any] = Allocator
+    card_memory: type[Any] = CardMemory
+    space: type[Any] = Space
     region_table: type[Any] = RegionTable

@@ -18,7 +18,7 @@ from torch_spyre_ref.emulator import (
     RegionError,
     RegionTable,
 )
-from torch_spyre_ref.emulator.regions import dealt
+from torch_spyre_ref.emulator.addresses import dealt
 
 SPEC = CardSpec(memory=64 << 10, domains=4, regions=8, vf_handles=4, pf_handles=6)
 

@@ -1,16 +1,16 @@
 """The vector and special-function units: elementwise instructions on whole blocks.
 
-Every entry of :data:`ALU` is called with its inputs and the block for its result, last. Blocks are
-dense; an input may be a scalar, or have size 1 where it does not vary. Results do not depend on
-how a tensor was cut into blocks. Integers wrap; floats follow IEEE 754, and ``minimum`` and
-``maximum`` pass NaN on.
+:func:`operation` binds an instruction to its inputs and the block for its result. Blocks are dense;
+an input may be a scalar, or have size 1 where it does not vary. Results do not depend on how a
+tensor was cut into blocks. Integers wrap; floats follow IEEE 754, and ``minimum`` and ``maximum``
+pass NaN on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from math import erfc, exp
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache, partial
+from math import exp, pi, sqrt
 from typing import Any, Final
 
 import numpy as np
@@ -20,8 +20,8 @@ Array = NDArray[Any]
 Function = Callable[..., Any]
 
 # Elements of a row of a repeated scalar: NumPy's minimum and maximum are three times as slow
-# against a scalar as against an array of this size, which stays in the first-level cache.
-_ROW: Final = 4096
+# against a scalar as against an array; one of this size stays in cache.
+_ROW: Final = 16_384
 
 
 def _copy(x: Array, out: Array) -> None:
@@ -37,21 +37,6 @@ def convert(x: Array, out: Array) -> None:
         np.copyto(out, x.astype(np.int64), casting="unsafe")
     else:
         np.copyto(out, x, casting="unsafe")
-
-
-def _extremum(ufunc: np.ufunc) -> Function:
-    def run(a: Array, b: Array, out: Array) -> None:
-        for x, y in ((a, b), (b, a)):
-            if np.ndim(y) == 0 and out.size > _ROW and x.shape == out.shape:
-                row = np.full(_ROW, y, out.dtype)
-                flat, into = x.reshape(-1), out.reshape(-1)
-                whole = out.size // _ROW * _ROW
-                ufunc(flat[:whole].reshape(-1, _ROW), row, out=into[:whole].reshape(-1, _ROW))
-                ufunc(flat[whole:], y, out=into[whole:])
-                return
-        ufunc(a, b, out=out)
-
-    return run
 
 
 def _dense(ufunc: np.ufunc) -> Function:
@@ -139,21 +124,39 @@ def _power(a: Array, b: Array, out: Array) -> None:
 # --8<-- [start:erf]
 # erfc(x) exp(x**2) is smooth from 0 to where erfc underflows; in t = (x - 3) / (x + 3), which runs
 # from -1 to _END, a short polynomial gives all of it. The table is computed, as a maker of
-# hardware would, from the function itself. Its length is what each format's last bit needs.
+# hardware would, and as long as the format's last bit needs.
 _FAR: Final = 26.0
 _END: Final = (_FAR - 3) / (_FAR + 3)
-_DEGREE: Final = {4: 12, 8: 30}
+_DEGREE: Final = {4: 12, 8: 24}
+# x * x loses digits that exp would magnify. The square of x rounded down to this many steps is
+# exact, also in float32, and the rest of x * x is small.
+_HEAD: Final = 128.0
+
+
+def _scaled_erfc(x: float) -> float:
+    """erfc(x) exp(x**2): near 0 by its power series, else by its continued fraction."""
+    if x < 0.5:
+        term, odd = 2 * x / sqrt(pi), 0.0
+        for n in range(1, 30):
+            odd += term
+            term *= 2 * x * x / (2 * n + 1)
+        return exp(x * x) - odd
+    fraction = x
+    for n in range(2_000, 0, -1):
+        fraction = x + n / 2 / fraction
+    return 1 / (sqrt(pi) * fraction)
 
 
 @cache
 def _erfc_table(itemsize: int) -> list[float]:
-    degree = _DEGREE[itemsize]
-    nodes = np.cos(np.pi * (np.arange(degree + 1) + 0.5) / (degree + 1))
-    t = (nodes + 1) / 2 * (_END + 1) - 1
+    count = _DEGREE[itemsize] + 1
+    # Angles in steps of a half turn's 2 * count-th part, and within a turn while they are integers.
+    steps = np.outer(np.arange(count), 2 * np.arange(count) + 1) % (4 * count)
+    waves = np.cos(steps * (pi / (2 * count)))
+    t = (waves[1] + 1) / 2 * (_END + 1) - 1
     x = 3 * (1 + t) / (1 - t)
-    scaled = [erfc(v) * exp(v * v) for v in x.tolist()]
-    orders = np.arange(degree + 1)[:, None]
-    terms = np.cos(orders * np.arccos(nodes)) @ np.array(scaled) * 2 / (degree + 1)
+    scaled = [_scaled_erfc(v) for v in x.tolist()]
+    terms = waves @ np.array(scaled) * 2 / count
     terms[0] /= 2
     return [float(term) for term in terms]
 
@@ -168,8 +171,7 @@ def _erfc_of_positive(x: Array) -> Array:
     for term in _erfc_table(x.itemsize)[:0:-1]:
         last, before = twice * last - before + x.dtype.type(term), last
     scaled = node * last - before + x.dtype.type(_erfc_table(x.itemsize)[0])
-    # x*x loses digits that exp would magnify: square a head that fits, add the rest exactly.
-    head = np.floor(near * x.dtype.type(1024)) / x.dtype.type(1024)
+    head = np.floor(near * x.dtype.type(_HEAD)) / x.dtype.type(_HEAD)
     tail = (near - head) * (near + head)
     result: Array = np.exp(-head * head) * np.exp(-tail) * scaled
     return result
@@ -193,7 +195,7 @@ def _erf(x: Array, out: Array) -> None:
 
 @cache
 def _erf_term(n: int) -> float:
-    term = 2 / float(np.sqrt(np.pi)) / (2 * n + 1)
+    term = 2 / sqrt(pi) / (2 * n + 1)
     for k in range(1, n + 1):
         term /= -k
     return term
@@ -223,13 +225,35 @@ _RENAMED: Final = {
     "arctan2": "atan2",
 }
 
+
+@lru_cache(maxsize=64)
+def _repeated(number: bytes, dtype: np.dtype[Any]) -> Array:
+    return np.frombuffer(number * _ROW, dtype)
+
+
+def operation(op: str, inputs: Sequence[Any], out: Array) -> Callable[[], Any]:
+    """What does ``op`` on blocks that are there already, each time that it is called."""
+    if op in ("minimum", "maximum") and out.size and out.size % _ROW == 0:
+        flat = out.reshape(-1, _ROW)
+        rows = [
+            x.reshape(-1, _ROW) if np.ndim(x) else _repeated(out.dtype.type(x).tobytes(), out.dtype)
+            for x in inputs
+            if np.shape(x) in ((), out.shape)
+        ]
+        if len(rows) == len(inputs):
+            return partial(getattr(np, op), *rows, out=flat)
+    if op in ("minimum", "maximum"):
+        return partial(getattr(np, op), *inputs, out=out)
+    return partial(ALU[op], *inputs, out)
+
+
 ALU: Final[dict[str, Function]] = {
     **{_RENAMED.get(name, name): getattr(np, name) for name in _PLAIN.split()},
     **{_RENAMED.get(name, name): _dense(getattr(np, name)) for name in _SMOOTH.split()},
     "copy": _copy,
     "convert": convert,
-    "minimum": _extremum(np.minimum),
-    "maximum": _extremum(np.maximum),
+    "minimum": np.minimum,
+    "maximum": np.maximum,
     "shift_left": np.left_shift,
     "shift_right": np.right_shift,
     "truncate_divide": _truncate_divide,

@@ -28,6 +28,41 @@ _SIGINT = int(signal.SIGINT)
 _MAIN = threading.main_thread().ident
 
 
+class CollectionPause:
+    """Keeps the garbage collector out while anybody is inside, on any number of threads.
+
+    There is one for the whole process, ``COLLECTION_PAUSE``: two places that each turn the
+    collector off and put back what they found can leave it off for ever.
+    """
+
+    def __init__(self) -> None:
+        self._inside, self._was_enabled = 0, False
+        self._lock = threading.RLock()  # re-entrant: a last collection may begin inside
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._was_enabled = gc.isenabled()
+                gc.disable()
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0 and self._was_enabled:
+                gc.enable()
+
+    def after_fork(self) -> None:
+        """In a forked child: the threads that were inside are gone."""
+        self._lock = threading.RLock()
+        if self._inside and self._was_enabled:
+            gc.enable()
+        self._inside = 0
+
+
+COLLECTION_PAUSE = CollectionPause()
+
+
 class Clock:
     """Virtual time, the agenda of started work, and the lock around both.
 
@@ -53,7 +88,6 @@ class Clock:
         self._holder: int | None = None
         self._depth = 0
         self._in_effect = False
-        self._collecting = False
         self._handler: Any = None
 
     def __enter__(self) -> None:
@@ -71,8 +105,7 @@ class Clock:
             handler = set_handler(_SIGINT, self._hold_interrupt)
         self._lock.acquire()
         self._holder, self._handler = thread, handler
-        self._collecting = gc.isenabled()
-        gc.disable()
+        COLLECTION_PAUSE.__enter__()
 
     def __exit__(
         self,
@@ -83,12 +116,11 @@ class Clock:
         if self._depth:
             self._depth -= 1
             return
-        finished, handler, collecting = self._finished, self._handler, self._collecting
+        finished, handler = self._finished, self._handler
         if finished:
             self._finished = []
         self._holder = None
-        if collecting:
-            gc.enable()
+        COLLECTION_PAUSE.__exit__()
         self._lock.release()
         if finished:
             finished.clear()

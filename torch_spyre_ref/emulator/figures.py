@@ -6,7 +6,7 @@ out on both. :class:`Drawing` is the pencil, for other modules' figures too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from torch_spyre_ref.emulator.timeline import Record
@@ -21,8 +21,11 @@ PALETTE = {
     "host": "#7d8794",
     "control": "#a9b0b8",
     "bad": "#cc4b4b",
+    "used": "#2f8f96",
+    "cached": "#d9a441",
+    "free": "#a9b0b8",
 }
-"""Fill by meaning: one colour a pipeline, and one for what went wrong."""
+"""Fill by meaning: a colour a pipeline, one for what went wrong, and one a state of memory."""
 
 _STYLE = (
     "text{{font:12px sans-serif;fill:currentColor}}"
@@ -51,6 +54,17 @@ class Drawing:
         self._parts.append(
             f'<rect class="spyre-{kind}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 1):.1f}" '
             f'height="{height:.1f}" rx="2"><title>{escape(hint)}</title></rect>'
+        )
+
+    def skyline(
+        self, x: float, width: float, edges: Sequence[tuple[float, float]], kind: str, hint: str
+    ) -> None:
+        """Columns side by side as one shape, each ``width`` wide and with its (top, bottom)."""
+        there = "".join(f"V{top:g}h{width:g}" for top, _ in edges)
+        back = "".join(f"V{bottom:g}h{-width:g}" for _, bottom in reversed(edges))
+        self._parts.append(
+            f'<path class="spyre-{kind}" d="M{x:g} {edges[0][1]:g}{there}{back}z">'
+            f"<title>{escape(hint)}</title></path>"
         )
 
     def line(self, x1: float, y1: float, x2: float, y2: float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from torch_spyre_ref.emulator.regions import CompositeAddress
+from torch_spyre_ref.emulator.addresses import CompositeAddress
 
 Loop = tuple[int, int]
 """How often, and by how many bytes (0 and negative allowed) a loop steps."""

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from torch_spyre_ref.emulator.addresses import CompositeAddress
 from torch_spyre_ref.emulator.operands import DeviceRange
 from torch_spyre_ref.emulator.pages import Bytes
-from torch_spyre_ref.emulator.regions import CompositeAddress
 
 Offsets = NDArray[np.int64]
 

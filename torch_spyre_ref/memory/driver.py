@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from torch_spyre_ref.allocator import (
-    ADDRESS_BITS,
-    Allocation,
-    Allocator,
-    CardMemory,
-    Space,
-    collection_paused,
-)
+from torch_spyre_ref.allocator import ADDRESS_BITS, Allocation, Allocator, CardMemory
+from torch_spyre_ref.memory.collection import collection_paused
 from torch_spyre_ref.memory.map import MemoryMap
 from torch_spyre_ref.runtime import DeviceRange, Fill, Queue
 
@@ -25,9 +21,10 @@ POISON = b"\xff"
 
 def open_memory(backend: Backend, device: int) -> CardMemory:
     """Start a card, if it has not started, and take over its memory."""
-    runtime = backend.runtime
-    card = runtime.cards[device].card
-    memory = CardMemory(device, Space(card.regions, card.spec), lambda: runtime.synchronize(device))
+    runtime, parts = backend.runtime, backend.parts
+    attached = runtime.cards[device]
+    space = parts.space(attached.card.regions, attached.card.spec)
+    memory: CardMemory = parts.card_memory(device, space, attached.settle)
     watchers: list[Callable[[Allocation], None]] = []
     if (memcheck := runtime.memcheck) is not None:
         watchers.append(lambda block: memcheck.handed_out(device, block.composite))
@@ -35,11 +32,21 @@ def open_memory(backend: Backend, device: int) -> CardMemory:
     if backend.settings.poison:
         queue = backend.queue(device)
         watchers.append(lambda block: poison(queue, block))
+
+    def hand_out(block: Allocation) -> None:
+        try:
+            for watch in watchers:
+                watch(block)
+        except BaseException:
+            backend.memory.free(block)  # nobody else knows of it
+            raise
+
     if watchers:
-        memory.on_hand_out = lambda block: [watch(block) for watch in watchers]
+        memory.on_hand_out = hand_out
     return memory
 
 
+# --8<-- [start:poison]
 def poison(queue: Queue, block: Allocation) -> None:
     """Fill a block that is being handed out with 0xFF, which is NaN in every float format.
 
@@ -49,6 +56,7 @@ def poison(queue: Queue, block: Allocation) -> None:
     queue.submit(Fill(whole, POISON, free=True), label="poison")
 
 
+# --8<-- [end:poison]
 class MemoryDriver:
     """What PyTorch asks of an allocator besides memory, card by card."""
 
@@ -60,7 +68,7 @@ class MemoryDriver:
     @contextmanager
     def settled(self, device: int) -> Iterator[CardMemory]:
         """The card's memory with every pending free taken back; nobody changes it meanwhile."""
-        card = self.allocator.cards[device]
+        card = self.allocator.card(device)
         with self.allocator.lock, collection_paused():
             self.allocator.take_back()
             yield card
@@ -101,8 +109,13 @@ class MemoryDriver:
     def find(self, address: int) -> Allocation | None:
         """The live allocation at a logical address, for storages that somebody else wrapped."""
         card = self.allocator.cards.get((address >> ADDRESS_BITS) - 1)
+        if card is None:
+            return None
         with self.allocator.lock:
-            return card.at(address) if card is not None else None
+            starts = list(card.live)  # ascending: a later allocation has a higher address
+            place = bisect.bisect_right(starts, address) - 1
+            found = card.live[starts[place]] if place >= 0 else None
+        return found if found is not None and address <= found.address + found.size else None
 
     def device_of(self, address: int) -> int:
         """The card that a logical address belongs to, or -1."""
@@ -114,4 +127,5 @@ class MemoryDriver:
 
     def after_fork(self) -> None:
         """In a forked child: forget the parent's cards, so that using one asks for it anew."""
-        self.allocator.after_fork()
+        self.allocator.lock = threading.RLock()
+        self.allocator.cards.clear()

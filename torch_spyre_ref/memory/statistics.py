@@ -6,14 +6,14 @@ from __future__ import annotations
 class Counter:
     """One statistic the way PyTorch reports it: current, peak, allocated and freed.
 
-    The hot path only adds to ``allocated`` and ``freed``. The peak is looked at before something
-    is freed and before a report: in between, the current value only grows.
+    The peak is looked at before something is freed and before a report: in between, the current
+    value only grows.
     """
 
-    __slots__ = ("_allocated_before", "_freed_before", "_peak", "allocated", "freed")
+    __slots__ = ("_allocated_before", "_freed_before", "allocated", "freed", "peak")
 
     def __init__(self) -> None:
-        self.allocated = self.freed = self._peak = 0
+        self.allocated = self.freed = self.peak = 0
         self._allocated_before = self._freed_before = 0
 
     @property
@@ -21,15 +21,14 @@ class Counter:
         """What is there now."""
         return self.allocated - self.freed
 
-    def note_peak(self) -> None:
-        """To be called before anything is added to ``freed``."""
-        current = self.allocated - self.freed
-        if current > self._peak:
-            self._peak = current
+    def free(self, amount: int) -> None:
+        """Count ``amount`` as freed."""
+        self.peak = max(self.peak, self.current)
+        self.freed += amount
 
     def reset_peak(self) -> None:
         """The peak starts again from what is there now."""
-        self._peak = self.current
+        self.peak = self.current
 
     def restart(self) -> None:
         """Allocated and freed start again from zero."""
@@ -37,10 +36,10 @@ class Counter:
 
     def as_dict(self) -> dict[str, int]:
         """The four figures under torch's names."""
-        self.note_peak()
+        self.free(0)
         return {
             "current": self.current,
-            "peak": self._peak,
+            "peak": self.peak,
             "allocated": self.allocated - self._allocated_before,
             "freed": self.freed - self._freed_before,
         }
@@ -61,6 +60,25 @@ class Statistics:
             "segment": segments,
             "reserved_bytes": reserved,
         }
+
+    def took(self, size: int, asked: int) -> None:
+        """A tensor took a block of ``size`` bytes, having asked for ``asked``."""
+        self.allocation.allocated += 1
+        self.allocated_bytes.allocated += size
+        self.requested_bytes.allocated += asked
+
+    def gave(self, size: int, asked: int) -> None:
+        """A tensor gave that block back. Written out, for it is called for every tensor."""
+        blocks, held, wanted = self.allocation, self.allocated_bytes, self.requested_bytes
+        if (current := blocks.allocated - blocks.freed) > blocks.peak:
+            blocks.peak = current
+        if (current := held.allocated - held.freed) > held.peak:
+            held.peak = current
+        if (current := wanted.allocated - wanted.freed) > wanted.peak:
+            wanted.peak = current
+        blocks.freed += 1
+        held.freed += size
+        wanted.freed += asked
 
     def as_dict(self) -> dict[str, dict[str, int] | int]:
         """Nested as the bridge expects it. Blocks in use are ``active`` to torch as well."""

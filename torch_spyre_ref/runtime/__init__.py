@@ -1,7 +1,7 @@
 """The runtime: typed operations in ordered queues. It knows no torch and no program's meaning."""
 
+from torch_spyre_ref.emulator.addresses import Chunk, CompositeAddress
 from torch_spyre_ref.emulator.operands import DeviceRange
-from torch_spyre_ref.emulator.regions import Chunk, CompositeAddress
 from torch_spyre_ref.runtime.errors import NotPinnedError, QueueError
 from torch_spyre_ref.runtime.events import Event
 from torch_spyre_ref.runtime.machine import AttachedCard, Runtime

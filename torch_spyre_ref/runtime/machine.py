@@ -34,10 +34,14 @@ class AttachedCard:
             self.queues.append(Queue(name, self.card, self._shared, priority))
             return self.queues[-1]
 
-    def synchronize(self) -> None:
-        """Hold the host until every queue is empty; then raise the earliest new error."""
+    def settle(self) -> None:
+        """Hold the host until every queue is empty. Raises nothing: errors keep until asked for."""
         for queue in tuple(self.queues):
             queue.settle()
+
+    def synchronize(self) -> None:
+        """Hold the host until every queue is empty; then raise the earliest new error."""
+        self.settle()
         failed = [queue for queue in self.queues if queue.failed_at is not None]
         for queue in sorted(failed, key=lambda queue: queue.failed_at or 0):
             queue.synchronize()
@@ -69,8 +73,8 @@ class Runtime:
         queue_depth: int = 1024,
         timeline: int = 1 << 16,
         staging_buffers: int = 2,
-        operations: object = shipped_operations,
         region_table: type[RegionTable] = RegionTable,
+        operations: object = shipped_operations,
     ) -> None:
         least_one = {
             "devices": devices,

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
+from torch_spyre_ref.emulator.addresses import CompositeAddress
 from torch_spyre_ref.emulator.clock import Clock
-from torch_spyre_ref.emulator.regions import CompositeAddress
 from torch_spyre_ref.runtime.callsite import CallSite, call_site
 from torch_spyre_ref.runtime.operations import Operation
 

@@ -7,9 +7,8 @@ fits its place in scratchpad, and no two live values share a byte of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
 from torch_spyre_ref.emulator.program.errors import ProgramError, ScratchpadError
 from torch_spyre_ref.emulator.program.formats import FORMATS
@@ -25,7 +24,7 @@ from torch_spyre_ref.emulator.program.model import (
     Value,
 )
 from torch_spyre_ref.emulator.program.numbers import ARITHMETIC, LEAVES, is_float
-from torch_spyre_ref.emulator.program.units import OPS, misfit
+from torch_spyre_ref.emulator.program.units import IN_PLACE, OPS, misfit
 from torch_spyre_ref.emulator.spec import CardSpec
 
 _MAX_TILE: Final = 1 << 32
@@ -151,23 +150,24 @@ class _StageCheck:
 
     def _check_source(self, i: Instruction, source: Source) -> str | None:
         if source.number:
-            _require(
-                source.index < len(self.program.numbers), f"there is no number {source.index}"
-            )
+            _require(source.entry < len(self.program.numbers), f"there is no number {source.entry}")
             return None
-        _require(source.index in self.made, f"value {source.index} is used before it is made")
-        value = self.stage.values[source.index]
-        streams, made_in = self.stage.passes, self.made[source.index]
+        _require(source.entry in self.made, f"value {source.entry} is used before it is made")
+        value = self.stage.values[source.entry]
+        streams, made_in = self.stage.passes, self.made[source.entry]
         reach = self.outer.union(streams[i.turn])
         _require(
             reach.issuperset(value.dimensions)
-            and (made_in == i.turn or streams[made_in] == streams[i.turn]
-                 or self.outer.issuperset(value.dimensions)),
-            f"value {source.index} varies along dimensions {value.dimensions}, which pass "
+            and (
+                made_in == i.turn
+                or streams[made_in] == streams[i.turn]
+                or self.outer.issuperset(value.dimensions)
+            ),
+            f"value {source.entry} varies along dimensions {value.dimensions}, which pass "
             f"{i.turn} does not stream as pass {made_in} does",
         )
-        reduced = self._reduced_in(source.index) == i.turn
-        _require(not reduced, f"value {source.index} is complete only when pass {i.turn} is over")
+        reduced = self._reduced_in(source.entry) == i.turn
+        _require(not reduced, f"value {source.entry} is complete only when pass {i.turn} is over")
         return value.format
 
     def _reduced_in(self, value: int) -> int | None:
@@ -188,6 +188,15 @@ class _StageCheck:
         wanted = indices + place.masked * (2 if load else 1) + (not load)
         _require(len(i.inputs) == wanted, f"takes {wanted} inputs, not {len(i.inputs)}")
 
+    def _stepped(self, i: Instruction) -> frozenset[int]:
+        """The dimensions along which a load moves, or may with some symbol."""
+        strides = i.place.strides if i.place else ()
+        still = ("integer", 0)
+        numbers = self.program.numbers
+        return frozenset(
+            d for d, s in enumerate(strides) if (numbers[s].op, numbers[s].value) != still
+        )
+
     def _check_memory_formats(
         self, i: Instruction, place: Place, formats: Sequence[str | None]
     ) -> None:
@@ -207,14 +216,14 @@ class _StageCheck:
 
     def _check_dimensions(self, i: Instruction) -> None:
         varies = frozenset(
-            d for s in i.inputs if not s.number for d in self.stage.values[s.index].dimensions
+            d for s in i.inputs if not s.number for d in self.stage.values[s.entry].dimensions
         )
         streams = self.stage.passes[i.turn]
         unit = OPS[i.op].unit
         for output in i.outputs:
             have = frozenset(self.stage.values[output].dimensions)
             if unit == "load":
-                right = varies <= have <= self.outer.union(streams)
+                right = varies | self._stepped(i) <= have <= self.outer.union(streams)
             elif unit == "index":
                 right = 0 <= i.parameter < len(self.stage.dimensions) and have == {i.parameter}
                 right = right and have <= self.outer.union(streams)
@@ -224,11 +233,14 @@ class _StageCheck:
                 right = have == varies
             _require(right, f"value {output} cannot vary along dimensions {sorted(have)}")
         if i.op == "matmul":
-            left, inner = (frozenset(self.stage.values[s.index].dimensions) for s in i.inputs)
+            left, inner = (frozenset(self.stage.values[s.entry].dimensions) for s in i.inputs)
             _require(
                 left.issuperset(streams) and inner.issuperset(streams),
                 "both sides vary along every dimension that the pass streams",
             )
+        if unit == "random":
+            fixed = [self.stage.values[s.entry] for s in i.inputs[:2] if not s.number]
+            _require(all(not v.dimensions for v in fixed), "seed and offset do not vary")
         if i.op == "uniform":
             _require(1 <= i.parameter <= 53, f"{i.parameter} digits; it must be 1 to 53")
 
@@ -272,7 +284,21 @@ def fit(program: Program, spec: CardSpec) -> None:
                 )
             if value.offset + value.depth * value.nbytes > spec.scratchpad:
                 raise ScratchpadError(f"{where} does not fit:\n{_arithmetic(stage, spec)}")
+        _check_steps(where, stage, spec)
         _check_sharing(where, stage)
+
+
+def _check_steps(where: str, stage: Stage, spec: CardSpec) -> None:
+    """What walks a tile step by step, and not a value, must still be bounded by a core's size."""
+    most = spec.scratchpad // 8
+    for i in stage.instructions:
+        walks = i.place is not None and (i.op != "load" or i.place.index_strides or i.place.masked)
+        steps = prod(stage.dimensions[d].share for d in (*stage.outer, *stage.passes[i.turn]))
+        if (walks or OPS[i.op].unit == "reduce") and steps > most:
+            raise ScratchpadError(
+                f"{where}: {i.op} walks {steps} steps a core in one tile; with a scratchpad of "
+                f"{spec.scratchpad} bytes it can walk {most}: use smaller tiles"
+            )
 
 
 def _product(stage: Stage, value: Value) -> str:
@@ -291,41 +317,71 @@ def _arithmetic(stage: Stage, spec: CardSpec) -> str:
 
 
 def _check_sharing(where: str, stage: Stage) -> None:
-    """Two values share bytes only where one in-order unit has finished with the first."""
     lives = lifetimes(stage)
-    for (a, one), (b, two) in combinations(enumerate(stage.values), 2):
-        if (
-            one.offset < two.offset + two.depth * two.nbytes
-            and two.offset < one.offset + one.depth * one.nbytes
-            and not may_share(lives[a], lives[b])
-        ):
+    for a, b in sharing(stage):
+        if not may_share(lives[a], lives[b]):
             raise ScratchpadError(
                 f"{where}: values {a} and {b} are alive together, but share bytes of the "
-                f"scratchpad from {max(one.offset, two.offset)}"
+                f"scratchpad from {max(stage.values[a].offset, stage.values[b].offset)}"
             )
 
 
-Lifetime = tuple[frozenset[str], int, int]
-"""Units that make and use a value (none named when it is held), first and last instruction."""
+def sharing(stage: Stage) -> list[tuple[int, int]]:
+    """The pairs of values that have bytes of the scratchpad in common."""
+    spans = sorted((v.offset, v.offset + v.depth * v.nbytes, n) for n, v in enumerate(stage.values))
+    pairs = []
+    for place, (_, stop, a) in enumerate(spans):
+        for start, _, b in spans[place + 1 :]:
+            if start >= stop:
+                break
+            pairs.append((min(a, b), max(a, b)))
+    return pairs
+
+
+class Lifetime(NamedTuple):
+    """When a value is needed within a tile, by the places of instructions in the stage.
+
+    ``turn`` is its pass; None when it is held, or has several entries, and its bytes are its own.
+    ``after`` is the first instruction that may overwrite it: the last reader itself, when that
+    works in place.
+    """
+
+    turn: int | None
+    first: int
+    after: int
 
 
 def lifetimes(stage: Stage) -> list[Lifetime]:
-    """For each value, who needs it from when to when within a tile."""
+    """The lifetime of each value."""
     kept = held(stage)
-    spans: list[tuple[set[str], int, int]] = [(set(), 0, 0)] * len(stage.values)
+    users: list[list[int]] = [[] for _ in stage.values]
     for at, i in enumerate(stage.instructions):
-        for v in i.outputs:
-            spans[v] = ({OPS[i.op].unit}, at, at)
-        for source in i.inputs:
-            if not source.number:
-                units, first, _ = spans[source.index]
-                spans[source.index] = (units | {OPS[i.op].unit}, first, at)
-    return [
-        (frozenset() if v in kept else frozenset(units), first, last)
-        for v, (units, first, last) in enumerate(spans)
-    ]
+        for v in (*i.outputs, *(s.entry for s in i.inputs if not s.number)):
+            users[v].append(at)
+    lives = []
+    for v, places in enumerate(users):
+        alone = v in kept or stage.values[v].depth > 1
+        last = places[-1]
+        turn = None if alone else stage.instructions[last].turn
+        lives.append(Lifetime(turn, places[0], last + (not _in_place(stage, last, v))))
+    return lives
+
+
+def _in_place(stage: Stage, at: int, value: int) -> bool:
+    """Whether an instruction may write its result over ``value``, element by element."""
+    i, read = stage.instructions[at], stage.values[value]
+    return i.op in IN_PLACE and all(
+        stage.values[v].dimensions == read.dimensions
+        and FORMATS[stage.values[v].format].itemsize == FORMATS[read.format].itemsize
+        for v in i.outputs
+    )
 
 
 def may_share(one: Lifetime, two: Lifetime) -> bool:
-    """Whether two values may lie in the same bytes: one unit, which is done with one of them."""
-    return len(one[0]) == 1 and one[0] == two[0] and (one[2] < two[1] or two[2] < one[1])
+    """Whether two values may lie in the same bytes: one is made when the other is done with.
+
+    The dispatcher sees to it that it is: who makes the later one waits for all readers of the
+    earlier.
+    """
+    together = one.turn is not None and one.turn == two.turn
+    return together and (one.after <= two.first or two.after <= one.first)

@@ -65,6 +65,15 @@ Record = TypeVar("Record")
 def encode(program: Program) -> bytes:
     """The bytes of ``program``. Raises :class:`ProgramError` when it is not well-formed."""
     check(program)
+    try:
+        return _pack(program)
+    except struct.error as error:
+        raise ProgramError(
+            f"program {program.name!r} has a field that does not fit its record: {error}"
+        ) from None
+
+
+def _pack(program: Program) -> bytes:
     sections = [
         _HEADER.pack(
             MAGIC,
@@ -152,7 +161,7 @@ def _instruction(i: Instruction) -> bytes:
         i.parameter,
         place.base,
         *_filled(place.strides, MAX_DIMENSIONS),
-        *_filled([source.index for source in i.inputs], MAX_INPUTS),
+        *_filled([source.entry for source in i.inputs], MAX_INPUTS),
         *_filled(i.outputs, MAX_OUTPUTS),
         *_filled(place.index_strides, MAX_INDICES),
         *_filled(place.limits, MAX_INDICES),
@@ -181,6 +190,11 @@ def parse(data: bytes) -> Program:
     )
     reader.end()
     check(program)
+    if _pack(program) != data:
+        raise ProgramError(
+            f"program {program.name!r} has bytes that mean nothing and are not 0; was the whole "
+            "of it loaded, and nothing else written over it?"
+        )
     return program
 
 
@@ -193,9 +207,7 @@ class _Reader:
     def one(self, record: struct.Struct) -> tuple[Any, ...]:
         return next(record.iter_unpack(self._take(1, record.size)))
 
-    def many(
-        self, record: struct.Struct, count: int, read: Callable[..., Record]
-    ) -> list[Record]:
+    def many(self, record: struct.Struct, count: int, read: Callable[..., Record]) -> list[Record]:
         section = self._take(count, record.size)
         return [read(*fields) for fields in record.iter_unpack(section)]
 
@@ -243,9 +255,7 @@ def _read_number(op: int, a: int, b: int, bits: bytes) -> Number:
 
 
 def _read_operand(job: int, code: int, symbol: int, offset: int, name: bytes) -> Operand:
-    return Operand(
-        _name(name), _one_of(NAMES, code, "format"), None if job else symbol, offset
-    )
+    return Operand(_name(name), _one_of(NAMES, code, "format"), None if job else symbol, offset)
 
 
 def _read_stage(reader: _Reader) -> Stage:
@@ -270,8 +280,11 @@ def _read_value(code: int, depth: int, mask: int, offset: int, nbytes: int) -> V
 
 def _read_instruction(code: int, turn: int, *fields: int) -> Instruction:
     inputs, outputs, placed, masked, rank, indices, numbers, operand, parameter, base = fields[:10]
-    if rank > MAX_DIMENSIONS or inputs > MAX_INPUTS or outputs > MAX_OUTPUTS or (
-        indices > MAX_INDICES
+    if (
+        rank > MAX_DIMENSIONS
+        or inputs > MAX_INPUTS
+        or outputs > MAX_OUTPUTS
+        or (indices > MAX_INDICES)
     ):
         raise ProgramError(
             f"an instruction counts {rank} strides, {inputs} inputs, {outputs} outputs and "

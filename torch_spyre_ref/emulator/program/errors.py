@@ -12,4 +12,4 @@ class ScratchpadError(ProgramError):
 
 
 class IndexFaultError(ProgramError):
-    """A gathered or scattered index outside the limit that the program states, met while running."""
+    """An index, met while running, outside the limit that the program states."""

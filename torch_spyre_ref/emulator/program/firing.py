@@ -1,8 +1,9 @@
-"""The dispatcher of a stage: each unit fires its next instruction as soon as its operands are there.
+"""The dispatcher of a stage: a unit fires its next instruction once its operands are there.
 
 A unit takes its own instructions in order, tile after tile, and knows nothing of the other units
 but the FIFOs between them. It fires when every FIFO that it reads has an entry for it, and every
-FIFO that it writes has room. How often each instruction has fired is the whole state: what lies in
+FIFO that it writes has room; where values share bytes of the scratchpad, that means that what lay
+there before has been read. How often each instruction has fired is the whole state: what lies in
 a FIFO is the difference between the count of who fills it and that of who empties it. So the order
 is always the same, and a load runs ahead of its readers by the depth of the FIFO, no further.
 """
@@ -11,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from torch_spyre_ref.emulator.program.check import held
+from torch_spyre_ref.emulator.program.check import held, sharing
 from torch_spyre_ref.emulator.program.errors import ProgramError
-from torch_spyre_ref.emulator.program.model import Stage
+from torch_spyre_ref.emulator.program.model import Source, Stage
 from torch_spyre_ref.emulator.program.units import OPS, UNITS
 
 Condition = Callable[[], bool]
@@ -30,8 +31,8 @@ def firings(
     fired = dict.fromkeys(live, 0)
     conditions = _conditions(stage, inner, fired)
     streams = []
-    for unit in UNITS:
-        mine = [i for i in live if OPS[stage.instructions[i].op].unit == unit]
+    for name in UNITS:
+        mine = [i for i in live if OPS[stage.instructions[i].op].unit == name]
         if mine:
             streams.append(_in_order(stage, outer, inner, mine))
     heads = [next(stream, None) for stream in streams]
@@ -48,9 +49,7 @@ def firings(
             raise ProgramError(f"the units wait for one another: {', '.join(waiting)}")
 
 
-def _in_order(
-    stage: Stage, outer: int, inner: Sequence[int], mine: Sequence[int]
-) -> Iterator[int]:
+def _in_order(stage: Stage, outer: int, inner: Sequence[int], mine: Sequence[int]) -> Iterator[int]:
     """One unit's instructions over all tiles, in program order."""
     turns = [[i for i in mine if stage.instructions[i].turn == t] for t in range(len(inner))]
     for _ in range(outer):
@@ -69,7 +68,7 @@ def _conditions(
     for reader in fired:
         instruction = stage.instructions[reader]
         mine = inner[instruction.turn]
-        for value in {s.index for s in instruction.inputs if not s.number and s.index in maker}:
+        for value in {s.entry for s in instruction.inputs if not s.number and s.entry in maker}:
             source, depth = maker[value], stage.values[value].depth
             turn = stage.instructions[source].turn
             theirs = inner[turn]
@@ -79,7 +78,27 @@ def _conditions(
                 conditions[reader].append(_is_complete(fired, source, theirs, reader, mine))
             per_entry = (theirs, mine) if value in kept else (1, 1)
             conditions[source].append(_has_room(fired, source, reader, per_entry, depth))
+    for early, late in _shared(stage, maker):
+        for value, other, ahead in ((early, late, 0), (late, early, 1)):
+            for reader in _readers(stage, fired, other):
+                if reader != maker[value]:
+                    conditions[maker[value]].append(_is_read(fired, maker[value], reader, ahead))
     return conditions
+
+
+def _shared(stage: Stage, maker: dict[int, int]) -> list[tuple[int, int]]:
+    """Pairs of values in the same bytes, the one that is made first in front."""
+    pairs = [pair for pair in sharing(stage) if maker.keys() >= set(pair)]
+    return [(a, b) if maker[a] < maker[b] else (b, a) for a, b in pairs]
+
+
+def _readers(stage: Stage, fired: dict[int, int], value: int) -> list[int]:
+    return [i for i in fired if Source(value) in stage.instructions[i].inputs]
+
+
+def _is_read(fired: dict[int, int], writer: int, reader: int, ahead: int) -> Condition:
+    """What lay in the bytes before has been read: of this tile (``ahead``), or of the last one."""
+    return lambda: fired[reader] >= fired[writer] + ahead
 
 
 def _has_entry(fired: dict[int, int], source: int, reader: int) -> Condition:

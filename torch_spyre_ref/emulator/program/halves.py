@@ -7,6 +7,7 @@ a million float16 elements NumPy needs 1.8 ms where torch needs 0.05.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch_spyre_ref.emulator.program.formats import Array
@@ -15,7 +16,7 @@ from torch_spyre_ref.emulator.program.formats import Array
 _CHUNK = 32_768
 
 
-def half_converter(source: Array, target: Array, half: str) -> Callable[[], None]:
+def half_converter(source: Array, target: Array, half: str) -> Callable[[], object]:
     """What fills ``target`` with ``source``, one of them float32 and the other ``half``.
 
     ``half`` is ``"float16"`` or ``"bfloat16"``; a bfloat16 array comes as its bits, in uint16.
@@ -36,12 +37,19 @@ def half_converter(source: Array, target: Array, half: str) -> Callable[[], None
         parts = zip(old.split(step, axis), new.split(step, axis), strict=True)
         return [pair for part in parts for pair in pieces(*part)]
 
+    # In the order of the target's memory, so that pieces of it are runs.
+    order = sorted(range(target.ndim), key=lambda d: -target.strides[d])
+    source, target = source.transpose(order), target.transpose(order)
     if source.flags.c_contiguous and target.flags.c_contiguous:
         source, target = source.reshape(-1), target.reshape(-1)
     copies = [(new.copy_, old) for old, new in pieces(tensor(source), tensor(target))]
 
+    if len(copies) == 1:
+        copy, old = copies[0]
+        return partial(copy, old)
+
     def convert() -> None:
-        for copy, old in copies:
-            copy(old)
+        for fill, part in copies:
+            fill(part)
 
     return convert

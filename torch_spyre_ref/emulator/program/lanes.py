@@ -9,21 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from math import prod
-from typing import Any
+from math import isfinite, prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from torch_spyre_ref.emulator.memory import Memory
 from torch_spyre_ref.emulator.pages import Bytes, Pages
-from torch_spyre_ref.emulator.program.check import entry_bytes, held
-from torch_spyre_ref.emulator.program.errors import ScratchpadError
+from torch_spyre_ref.emulator.program.check import entry_bytes, held, readers
+from torch_spyre_ref.emulator.program.errors import ProgramError, ScratchpadError
 from torch_spyre_ref.emulator.program.formats import FORMATS, Array
 from torch_spyre_ref.emulator.program.model import Instruction, Operand, Source, Stage
 from torch_spyre_ref.emulator.program.slot import Patch
 from torch_spyre_ref.emulator.program.tiles import Space, Tile
 from torch_spyre_ref.emulator.program.units import OPS
-from torch_spyre_ref.emulator.regions import Chunk, CompositeAddress
 from torch_spyre_ref.emulator.spec import CardSpec
 
 
@@ -33,21 +32,22 @@ def scratchpads(spec_bytes: int) -> Bytes:
     return Pages(spec_bytes).bytes()
 
 
-class Lanes:
-    """One stage, at the numbers of one launch, over one card's memory."""
+class Operands(NamedTuple):
+    """What a launch adds to the lanes of a program: where each operand lies, in which memory."""
 
-    def __init__(
-        self,
-        stage: Stage,
-        numbers: Sequence[int | float],
-        places: Sequence[tuple[Operand, Patch]],
-        memory: Memory,
-        spec: CardSpec,
-    ) -> None:
-        self.stage, self.numbers, self.places, self.memory = stage, numbers, places, memory
+    places: Sequence[tuple[Operand, Patch]]
+    memory: Memory
+
+
+class Lanes:
+    """One stage at the numbers of one launch: everything but where its operands lie."""
+
+    def __init__(self, stage: Stage, numbers: Sequence[int | float], spec: CardSpec) -> None:
+        self.stage, self.numbers = stage, numbers
         self.space = Space(stage, [int(numbers[d.size]) for d in stage.dimensions])
         self.held = held(stage)
         self.streams = self._streams()
+        self._layouts = self._matrix_layouts()
         self._cores = spec.cores
         self._scratch = scratchpads(spec.cores * spec.scratchpad)
 
@@ -70,12 +70,26 @@ class Lanes:
                 )
         return turns
 
+    def _matrix_layouts(self) -> dict[int, list[int]]:
+        """What only the matrix array reads keeps the order of its memory, outermost first.
+
+        The array takes rows or columns first alike; turning a tile round would cost more than its
+        product.
+        """
+        layouts = {}
+        for i in self.stage.instructions:
+            if i.op == "load" and i.place is not None:
+                strides = [abs(int(self.numbers[s])) for s in i.place.strides]
+                if all(r.op == "matmul" for r in readers(self.stage, i.outputs[0])):
+                    layouts[i.outputs[0]] = sorted(range(len(strides)), key=lambda d: -strides[d])
+        return layouts
+
     def shape(self, value: int, tile: Tile) -> tuple[int, ...]:
         """The block of ``value`` at a tile: of the stage's rank, 1 where it does not vary."""
         varies = self.stage.values[value].dimensions
         return tuple(n if d in varies else 1 for d, n in enumerate(tile.lengths))
 
-    def block(self, value: int, tile: Tile, shape: tuple[int, ...] | None = None) -> Array:
+    def block(self, value: int, tile: Tile) -> Array:
         """The part of a FIFO entry of ``value`` that belongs to a tile, dense."""
         v = self.stage.values[value]
         dtype = FORMATS[v.format].stored
@@ -94,17 +108,22 @@ class Lanes:
                     step *= self.space.tiles[d]
             start *= prod(self.stage.dimensions[d].tile for d in v.dimensions) * dtype.itemsize
         offset = (v.offset + entry * v.nbytes) * self._cores + start
-        return np.ndarray(shape or self.shape(value, tile), dtype, self._scratch, offset)
+        whole = self.shape(value, tile)
+        if value not in self._layouts:
+            return np.ndarray(whole, dtype, self._scratch, offset)
+        layout = self._layouts[value]
+        block = np.ndarray([whole[d] for d in layout], dtype, self._scratch, offset)
+        return block.transpose(np.argsort(layout).tolist())
 
     def input(self, source: Source, tile: Tile, dtype: np.dtype[Any]) -> Any:
         """A block, or a number of the table as a scalar of ``dtype``."""
         if source.number:
-            return scalar(self.numbers[source.index], dtype)
-        return self.block(source.index, tile)
+            return scalar(self.numbers[source.entry], dtype)
+        return self.block(source.entry, tile)
 
     def inputs(self, i: Instruction, tile: Tile) -> list[Any]:
         """All inputs of an elementwise instruction; numbers take the format of the others."""
-        formats = [self.stage.values[s.index].format for s in i.inputs if not s.number]
+        formats = [self.stage.values[s.entry].format for s in i.inputs if not s.number]
         if OPS[i.op].unit == "random":
             dtype = np.dtype(np.int64)
         elif formats and formats[-1] != "bool":
@@ -113,19 +132,12 @@ class Lanes:
             dtype = FORMATS[self.stage.values[i.outputs[0]].format].stored
         return [self.input(source, tile, dtype) for source in i.inputs]
 
-    def address(self, operand: int) -> tuple[CompositeAddress, int, bool]:
-        """Where an operand begins: its address, the byte in it, and whether it is one chunk."""
-        address, start = self.places[operand][1]
-        return address, start, len(address.chunks) == 1
-
-    def chunk(self, chunk: Chunk) -> Bytes:
-        """The region of ``chunk``; raises when the chunk runs over its end."""
-        return self.memory.region(chunk.region)
-
 
 def scalar(number: int | float, dtype: np.dtype[Any]) -> Any:
     """``number`` in a format: integers wrap, floats round."""
     if dtype.kind in "iu":
+        if not isfinite(number):
+            raise ProgramError(f"{number} is no {dtype}; give the scalar as an integer")
         bits = 8 * dtype.itemsize
         return np.array(int(number) & ((1 << bits) - 1), f"u{dtype.itemsize}").view(dtype)[()]
     if dtype.kind == "b":

@@ -34,7 +34,7 @@ def roles(lanes: Lanes, i: Instruction) -> Roles:
     """The parts that the dimensions of a product's two sides play."""
     inner = lanes.stage.passes[i.turn]
     left, right = (
-        [d for d in lanes.stage.values[s.index].dimensions if d not in inner] for s in i.inputs
+        [d for d in lanes.stage.values[s.entry].dimensions if d not in inner] for s in i.inputs
     )
     return Roles(
         tuple(d for d in left if d in right),
@@ -47,15 +47,16 @@ def roles(lanes: Lanes, i: Instruction) -> Roles:
 def matmul(lanes: Lanes, i: Instruction, tile: Tile) -> Step:
     """The step that adds the product of one tile of both sides to the entry of the result."""
     part = roles(lanes, i)
-    left, right = (lanes.block(s.index, tile) for s in i.inputs)
+    left, right = (lanes.block(s.entry, tile) for s in i.inputs)
     result = lanes.block(i.outputs[0], tile)
     if lanes.space.empty[i.turn]:
         return partial(result.fill, 0)
     target = _grouped(result, part.batch, part.rows, part.columns)
-    sides = partial(_grouped, left, part.batch, part.rows, part.inner), partial(
-        _grouped, right, part.batch, part.inner, part.columns
+    sides = (
+        partial(_grouped, left, part.batch, part.rows, part.inner),
+        partial(_grouped, right, part.batch, part.inner, part.columns),
     )
-    direct = tile.inner == 0 and np.shares_memory(target, result, max_work=1)
+    direct = tile.inner == 0 and np.may_share_memory(target, result)
     if direct:
         return lambda: np.matmul(sides[0](), sides[1](), target)
 

@@ -78,12 +78,12 @@ class Value(NamedTuple):
 class Source(NamedTuple):
     """What an instruction reads: a value, or (``number``) an entry of the number table."""
 
-    index: int
+    entry: int
     number: bool = False
 
 
 class Place(NamedTuple):
-    """Where a load or store finds the element of an iteration, in elements from the operand's start.
+    """Where a load or store finds an iteration's element, in elements from the operand's start.
 
     ``base + sum(i * stride) + sum(index * index_stride)``: ``strides`` one a dimension, the rest
     one an index value; an index must be 0 or more and less than its limit. All entries of the

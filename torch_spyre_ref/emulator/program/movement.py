@@ -21,7 +21,7 @@ from torch_spyre_ref.emulator.pages import Bytes
 from torch_spyre_ref.emulator.program.errors import IndexFaultError, ProgramError
 from torch_spyre_ref.emulator.program.formats import FORMATS, Array, Format
 from torch_spyre_ref.emulator.program.halves import half_converter
-from torch_spyre_ref.emulator.program.lanes import Lanes, scalar
+from torch_spyre_ref.emulator.program.lanes import Lanes, Operands, scalar
 from torch_spyre_ref.emulator.program.model import Instruction, Place
 from torch_spyre_ref.emulator.program.tiles import Tile
 from torch_spyre_ref.emulator.walk import locate
@@ -33,11 +33,15 @@ _LARGE = 1_024
 
 
 def span(
-    lanes: Lanes, i: Instruction, shape: tuple[int, ...], starts: tuple[int, ...] | None = None
+    lanes: Lanes,
+    operands: Operands,
+    i: Instruction,
+    shape: tuple[int, ...],
+    starts: tuple[int, ...] | None = None,
 ) -> DeviceRange:
     """The memory of an affine load or store over a box of the iteration space."""
     place = _place(i)
-    operand, (address, start) = lanes.places[place.operand]
+    operand, (address, start) = operands.places[place.operand]
     size = FORMATS[operand.format].itemsize
     numbers = lanes.numbers
     strides = [int(numbers[s]) for s in place.strides]
@@ -65,52 +69,52 @@ def indirect(i: Instruction) -> bool:
     return bool(_place(i).index_strides) or _place(i).masked
 
 
-def load(lanes: Lanes, i: Instruction, tile: Tile) -> Step:
+def load(lanes: Lanes, operands: Operands, i: Instruction, tile: Tile) -> Step:
     """The step that brings one tile of an operand into its FIFO."""
     shape, target = lanes.shape(i.outputs[0], tile), lanes.block(i.outputs[0], tile)
-    format = FORMATS[lanes.places[_place(i).operand][0].format]
+    format = FORMATS[operands.places[_place(i).operand][0].format]
     if indirect(i):
-        return partial(_gather, lanes, i, tile, format, target)
-    box = span(lanes, i, shape, tile.starts)
-    view = _view(lanes, box, format)
+        return partial(_gather, lanes, operands, i, tile, format, target)
+    box = span(lanes, operands, i, shape, tile.starts)
+    view = _view(operands, box, format)
     if view is not None:
         return widening(view, target, format)
     dense = np.empty(shape, format.stored)
     widen = widening(dense, target, format)
 
     def read() -> None:
-        lanes.memory.read_into(box, dense.reshape(-1).view(np.uint8))
+        operands.memory.read_into(box, dense.reshape(-1).view(np.uint8))
         widen()
 
     return read
 
 
-def store(lanes: Lanes, i: Instruction, tile: Tile) -> Step:
+def store(lanes: Lanes, operands: Operands, i: Instruction, tile: Tile) -> Step:
     """The step that puts one tile from a FIFO, or a number, into an operand's memory."""
-    operand = lanes.places[_place(i).operand][0]
+    operand = operands.places[_place(i).operand][0]
     format = FORMATS[operand.format]
     if indirect(i) or i.op == "store_add":
-        return partial(_scatter, lanes, i, tile, format)
+        return partial(_scatter, lanes, operands, i, tile, format)
     source = lanes.input(i.inputs[0], tile, format.dtype)
     shape = store_shape(lanes, i, tile.lengths)
-    box = span(lanes, i, shape, tile.starts)
-    view = _view(lanes, box, format)
+    box = span(lanes, operands, i, shape, tile.starts)
+    view = _view(operands, box, format)
     if view is not None and not box.overlaps_itself:
-        return narrowing(np.broadcast_to(source, shape), view, format)
+        return narrowing(_stretched(source, shape), view, format)
     dense = np.empty(shape, format.stored)
-    narrow = narrowing(np.broadcast_to(source, shape), dense, format)
+    narrow = narrowing(_stretched(source, shape), dense, format)
 
     def write() -> None:
         narrow()
-        lanes.memory.write(box, dense.reshape(-1).view(np.uint8))
+        operands.memory.write(box, dense.reshape(-1).view(np.uint8))
 
     return write
 
 
 def store_shape(lanes: Lanes, i: Instruction, lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """The box that a store covers: all of the tile, but for what neither value nor place follows."""
+    """The box that a store covers: the tile, less what neither value nor place varies along."""
     values = lanes.stage.values
-    varies = {d for s in i.inputs if not s.number for d in values[s.index].dimensions}
+    varies = {d for s in i.inputs if not s.number for d in values[s.entry].dimensions}
     adds = i.op == "store_add"
     return tuple(
         n if adds or d in varies or lanes.numbers[_place(i).strides[d]] else 1
@@ -118,12 +122,12 @@ def store_shape(lanes: Lanes, i: Instruction, lengths: tuple[int, ...]) -> tuple
     )
 
 
-def _view(lanes: Lanes, box: DeviceRange, format: Format) -> Array | None:
+def _view(operands: Operands, box: DeviceRange, format: Format) -> Array | None:
     """The bytes of ``box`` as they lie, when they lie in one chunk."""
     if len(box.address.chunks) > 1:
         return None
     chunk = box.address.chunks[0]
-    region = lanes.memory.region(chunk.region)
+    region = operands.memory.region(chunk.region)
     return np.ndarray(box.shape, format.stored, region, chunk.offset + box.offset, box.strides)
 
 
@@ -142,17 +146,18 @@ def widening(source: Array, target: Array, format: Format) -> Step:
 def narrowing(source: Array, target: Array, format: Format) -> Step:
     """The step from computed to stored elements."""
     if format.kind == "half" and source.size >= _LARGE and min(target.strides) >= 0:
-        return half_converter(_writable(source), target, format.name)
+        return half_converter(source, target, format.name)
     if format.name == "bfloat16":
         return partial(_narrow_bfloat16, source, target)
     return partial(np.copyto, target, source, "unsafe")
 
 
-def _writable(source: Array) -> Array:
-    """torch warns of a broadcast view, which NumPy marks read-only; it is only read."""
-    if source.flags.writeable:
-        return source
-    return np.lib.stride_tricks.as_strided(source, source.shape, source.strides, writeable=True)
+def _stretched(source: Any, shape: tuple[int, ...]) -> Array:
+    """A block or number over ``shape``. NumPy's broadcast is read-only, of which torch warns."""
+    if np.ndim(source) == 0:
+        return np.full(shape, source)
+    strides = [0 if n == 1 else s for n, s in zip(source.shape, source.strides, strict=True)]
+    return np.lib.stride_tricks.as_strided(source, shape, strides)
 
 
 def _widen_bfloat16(source: Array, target: Array) -> None:
@@ -171,7 +176,7 @@ Positions = NDArray[np.int64]
 
 
 def _positions(
-    lanes: Lanes, i: Instruction, tile: Tile, shape: tuple[int, ...]
+    lanes: Lanes, operands: Operands, i: Instruction, tile: Tile, shape: tuple[int, ...]
 ) -> tuple[Positions, NDArray[np.bool_] | None]:
     """Logical bytes of the elements of a tile that are meant, in row-major order, and the mask."""
     place, numbers = _place(i), lanes.numbers
@@ -180,16 +185,16 @@ def _positions(
     indices = [lanes.input(s, tile, np.dtype(np.int64)) for s in i.inputs[first : first + count]]
     mask = None
     if place.masked:
-        mask = np.broadcast_to(lanes.block(i.inputs[first + count].index, tile), shape)
+        mask = np.broadcast_to(lanes.block(i.inputs[first + count].entry, tile), shape)
     at = np.full(shape, int(numbers[place.base]), np.int64)
     for d, stride in enumerate(place.strides):
         steps = np.arange(tile.starts[d], tile.starts[d] + shape[d], dtype=np.int64)
         along = [-1 if axis == d else 1 for axis in range(len(shape))]
         at += (steps * int(numbers[stride])).reshape(along)
     for index, stride, limit in zip(indices, place.index_strides, place.limits, strict=True):
-        _check_limit(lanes, i, index, mask, int(numbers[limit]))
+        _check_limit(lanes, operands, i, index, mask, int(numbers[limit]))
         at += index * np.int64(numbers[stride])
-    operand, (address, start) = lanes.places[place.operand]
+    operand, (address, start) = operands.places[place.operand]
     size = FORMATS[operand.format].itemsize
     meant: Positions = at[mask] if mask is not None else at.reshape(-1)
     meant = meant * size + start
@@ -202,24 +207,29 @@ def _positions(
 
 
 def _check_limit(
-    lanes: Lanes, i: Instruction, index: Any, mask: NDArray[np.bool_] | None, limit: int
+    lanes: Lanes,
+    operands: Operands,
+    i: Instruction,
+    index: Any,
+    mask: NDArray[np.bool_] | None,
+    limit: int,
 ) -> None:
     seen = np.asarray(index)
     if mask is not None:
         seen = np.broadcast_to(seen, mask.shape)[mask]
     if seen.size and not 0 <= seen.min() <= seen.max() < limit:
         wrong = int(seen.min() if seen.min() < 0 else seen.max())
-        name = lanes.places[_place(i).operand][0].name
+        name = operands.places[_place(i).operand][0].name
         raise IndexFaultError(
             f"index {wrong} is out of bounds for {i.op} of operand {name!r} with size {limit}"
         )
 
 
 def _rows(
-    lanes: Lanes, i: Instruction, at: Positions, format: Format
+    lanes: Lanes, operands: Operands, i: Instruction, at: Positions, format: Format
 ) -> tuple[list[Bytes], Positions, Positions]:
     """The chunks of an operand in units that no element straddles, and where each unit lies."""
-    address, start = lanes.places[_place(i).operand][1]
+    address, start = operands.places[_place(i).operand][1]
     edges = [address.grain] if address.grain else [c.length for c in address.chunks[:-1]]
     unit = gcd(format.itemsize, start, *edges)
     if unit < format.itemsize:
@@ -227,7 +237,7 @@ def _rows(
     rows = []
     for chunk in address.chunks:
         whole = chunk.length // unit * unit
-        region = lanes.memory.region(chunk.region)
+        region = operands.memory.region(chunk.region)
         rows.append(region[chunk.offset : chunk.offset + whole].view(_WORDS[unit]))
     which, within = locate(address, at)
     return rows, which, within // unit
@@ -236,8 +246,8 @@ def _rows(
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
-def _take(lanes: Lanes, i: Instruction, at: Positions, format: Format) -> Array:
-    rows, which, within = _rows(lanes, i, at, format)
+def _take(lanes: Lanes, operands: Operands, i: Instruction, at: Positions, format: Format) -> Array:
+    rows, which, within = _rows(lanes, operands, i, at, format)
     if len(rows) == 1:
         return rows[0][within].view(format.stored)
     taken = np.empty(len(within), rows[0].dtype)
@@ -246,30 +256,34 @@ def _take(lanes: Lanes, i: Instruction, at: Positions, format: Format) -> Array:
     return taken.view(format.stored)
 
 
-def _put(lanes: Lanes, i: Instruction, at: Positions, format: Format, data: Array) -> None:
-    rows, which, within = _rows(lanes, i, at, format)
+def _put(
+    lanes: Lanes, operands: Operands, i: Instruction, at: Positions, format: Format, data: Array
+) -> None:
+    rows, which, within = _rows(lanes, operands, i, at, format)
     words = data.view(rows[0].dtype)
     for chunk, row in enumerate(rows):
         here = which == chunk
         row[within[here]] = words[here]
 
 
-def _gather(lanes: Lanes, i: Instruction, tile: Tile, format: Format, target: Array) -> None:
-    at, mask = _positions(lanes, i, tile, target.shape)
-    taken = _take(lanes, i, at, format)
+def _gather(
+    lanes: Lanes, operands: Operands, i: Instruction, tile: Tile, format: Format, target: Array
+) -> None:
+    at, mask = _positions(lanes, operands, i, tile, target.shape)
+    taken = _take(lanes, operands, i, at, format)
     wide = np.empty(len(taken), format.dtype)
     if len(taken):
         widening(taken, wide, format)()
     if mask is None:
         target[...] = wide.reshape(target.shape)
     else:
-        target[...] = scalar(lanes.numbers[i.inputs[-1].index], format.dtype)
+        target[...] = scalar(lanes.numbers[i.inputs[-1].entry], format.dtype)
         target[mask] = wide
 
 
-def _scatter(lanes: Lanes, i: Instruction, tile: Tile, format: Format) -> None:
+def _scatter(lanes: Lanes, operands: Operands, i: Instruction, tile: Tile, format: Format) -> None:
     shape = store_shape(lanes, i, tile.lengths)
-    at, mask = _positions(lanes, i, tile, shape)
+    at, mask = _positions(lanes, operands, i, tile, shape)
     value = np.broadcast_to(lanes.input(i.inputs[0], tile, format.dtype), shape)
     values = value[mask] if mask is not None else value.reshape(-1)
     if not len(at):
@@ -277,9 +291,9 @@ def _scatter(lanes: Lanes, i: Instruction, tile: Tile, format: Format) -> None:
     if i.op == "store_add":
         at, where = np.unique(at, return_inverse=True)
         old = np.empty(len(at), format.dtype)
-        widening(_take(lanes, i, at, format), old, format)()
+        widening(_take(lanes, operands, i, at, format), old, format)()
         (np.logical_or if format.kind == "bool" else np.add).at(old, where, values)
         values = old
     narrow = np.empty(len(at), format.stored)
     narrowing(values, narrow, format)()
-    _put(lanes, i, at, format, narrow)
+    _put(lanes, operands, i, at, format, narrow)

@@ -38,25 +38,25 @@ def reduce(lanes: Lanes, i: Instruction, tile: Tile) -> Step:
     if lanes.space.empty[i.turn]:
         return partial(_blank, i.op, results)
     shape = tuple(
-        n if d in axes or d in lanes.stage.values[i.inputs[0].index].dimensions else 1
+        n if d in axes or d in lanes.stage.values[i.inputs[0].entry].dimensions else 1
         for d, n in enumerate(tile.lengths)
     )
-    block = np.broadcast_to(lanes.block(i.inputs[0].index, tile), shape)
+    block = np.broadcast_to(lanes.block(i.inputs[0].entry, tile), shape)
     first = tile.inner == 0
     if i.op == "welford":
         return partial(_welford, block, axes, results, first)
     if i.op in ("argmax", "argmin"):
-        best = np.empty(results[0].shape, block.dtype)
-        return partial(_position, lanes, i.op, block, axes, tile, results[0], best)
+        return partial(_position, lanes, i, block, tile, results)
     fold = _FOLDS[i.op]
     if first:
-        return partial(fold.reduce, block, axis=axes, dtype=results[0].dtype, out=results[0],
-                       keepdims=True)
-    partial_result = np.empty_like(results[0])
+        return partial(
+            fold.reduce, block, axes, out=results[0], dtype=results[0].dtype, keepdims=True
+        )
+    more = np.empty_like(results[0])
 
     def step() -> None:
-        fold.reduce(block, axes, results[0].dtype, partial_result, True)
-        fold(results[0], partial_result, results[0])
+        fold.reduce(block, axes, results[0].dtype, out=more, keepdims=True)
+        fold(results[0], more, out=results[0])
 
     return step
 
@@ -65,6 +65,31 @@ def _blank(op: str, results: list[Array]) -> None:
     """The result over no elements: what leaves every other operand of the fold as it is."""
     for result in results:
         result[...] = _neutral(op, result.dtype)
+
+
+def _position(lanes: Lanes, i: Instruction, block: Array, tile: Tile, results: list[Array]) -> None:
+    """Row-major position of the extremum, and itself; the first of equals, and the first NaN."""
+    axes = lanes.stage.passes[i.turn]
+    kept = [d for d in range(block.ndim) if d not in axes]
+    lines = block.transpose(*kept, *axes).reshape(*(block.shape[d] for d in kept), -1)
+    at = (np.argmax if i.op == "argmax" else np.argmin)(lines, axis=-1)
+    found = np.take_along_axis(lines, at[..., None], -1).reshape(results[1].shape)
+    steps = np.unravel_index(at, [tile.lengths[d] for d in axes]) if axes else ()
+    there = np.zeros(at.shape, np.int64)
+    for d, step in zip(axes, steps, strict=True):
+        there = there * lanes.space.sizes[d] + step + tile.starts[d]
+    there = there.reshape(results[0].shape)
+    position, best = results
+    if tile.inner == 0:
+        position[...], best[...] = there, found
+        return
+    beyond = np.greater if i.op == "argmax" else np.less
+    lost, none = found != found, best != best
+    better = np.where(lost | none, lost & ~none, beyond(found, best))
+    equal = (found == best) | (lost & none)
+    better |= equal & (there < position)
+    np.copyto(position, there, where=better)
+    np.copyto(best, found, where=better)
 
 
 def _neutral(op: str, dtype: np.dtype[Any]) -> Any:

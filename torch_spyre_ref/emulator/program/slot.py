@@ -17,9 +17,9 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from torch_spyre_ref.emulator.addresses import MAX_CHUNKS, Chunk, CompositeAddress
 from torch_spyre_ref.emulator.program.errors import ProgramError
 from torch_spyre_ref.emulator.program.model import Number, Program
-from torch_spyre_ref.emulator.regions import MAX_CHUNKS, Chunk, CompositeAddress
 
 ADDRESS_BYTES: Final = 256
 STICK: Final = 128

@@ -11,7 +11,7 @@ from typing import Final
 from torch_spyre_ref.emulator.program.errors import ProgramError
 from torch_spyre_ref.emulator.program.model import Stage
 
-_MAX_TILES: Final = 1 << 24
+_MAX_TILES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)

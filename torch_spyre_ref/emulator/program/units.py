@@ -5,6 +5,7 @@ An instruction's *rule* says how the formats of its inputs and outputs go togeth
 - ``same``: all inputs and the output have one format; ``number``, ``float``, ``integer`` and
   ``bits`` say which ones are possible (``bits`` is integers and bool);
 - ``compare``: inputs of one format, a bool out; ``test``: the same, floats only;
+- ``position``: an int64 out, and one of the format that goes in;
 - ``select``: a bool and two of one format; ``convert``: one format in, any out.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from torch_spyre_ref.emulator.program.errors import ProgramError
 from torch_spyre_ref.emulator.program.formats import FORMATS
 
 UNITS: Final = ("load", "index", "random", "vector", "special", "matrix", "reduce", "store")
@@ -80,7 +82,7 @@ def _instruction_set() -> dict[str, Op]:
         add(name, "reduce", 1, 1, "compare")
     add("xor", "reduce", 1, 1, "same bits")
     for name in ("argmax", "argmin"):
-        add(name, "reduce", 1, 1, "position")
+        add(name, "reduce", 1, 2, "position")
     add("welford", "reduce", 1, 3, "same float")
     add("uniform", "random", 3, 1, "random float")
     add("normal", "random", 3, 1, "random float")
@@ -92,6 +94,15 @@ def _instruction_set() -> dict[str, Op]:
 OPS: Final = _instruction_set()
 """By name, in the order of their codes in a program."""
 OP_NAMES: Final = tuple(OPS)
+
+_IN_PLACE: Final = (
+    "negative absolute add subtract multiply divide floor_divide remainder fmod floor ceil truncate"
+    " round copysign bitwise_not bitwise_and bitwise_or bitwise_xor shift_left shift_right minimum"
+    " maximum sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh"
+    " asinh acosh atanh"
+)
+IN_PLACE: Final = frozenset(_IN_PLACE.split())
+"""Elementwise instructions whose result may lie where an input does that nobody needs any more."""
 
 _KINDS: Final = {
     "number": ("integer", "float"),
@@ -115,12 +126,16 @@ def misfit(op: str, inputs: list[str | None], outputs: list[str]) -> str | None:
     wanted = _RESULTS.get(rule)
     if rule in ("same", "select"):
         named += outputs
-    elif wanted and outputs != [wanted]:
+    elif wanted and outputs[0] != wanted:
         return f"makes {wanted}, not {outputs[0]}"
+    if rule == "position":
+        named += outputs[1:]
     if rule == "random":
         return _random_misfit(kind, inputs, outputs)
     if len(set(named)) > 1 and rule != "convert":
         return f"mixes the formats {', '.join(dict.fromkeys(named))}"
+    if rule in ("compare", "test") and not named:
+        return "needs at least one value, not numbers alone"
     kinds = ("float",) if rule == "test" else _KINDS.get(kind)
     if kinds and named and FORMATS[named[0]].kind not in kinds:
         return f"does not work on {named[0]}"
@@ -138,8 +153,15 @@ def _random_misfit(kind: str, inputs: list[str | None], outputs: list[str]) -> s
 
 
 def result_format(op: str, inputs: list[str]) -> str:
-    """The format that ``op`` makes of ``inputs``, where its rule leaves no choice."""
+    """The format that ``op`` makes of ``inputs``, where its rule leaves no choice.
+
+    Raises :class:`ProgramError` when there is no such instruction, or nothing to go by.
+    """
+    if op not in OPS:
+        raise ProgramError(f"there is no instruction {op!r}; there are {', '.join(OPS)}")
     rule, _, kind = OPS[op].rule.partition(" ")
     if rule == "random":
         return {"float": "float32", "integer": "int64", "word": "uint32"}[kind]
+    if rule not in _RESULTS and not inputs:
+        raise ProgramError(f"{op} is given numbers alone; use arithmetic, or load one of them")
     return _RESULTS.get(rule) or inputs[-1]

@@ -1,0 +1,121 @@
+"""The assembler and the disassembler, on the programs that a newcomer writes first."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.emulator.programs import Card
+from torch_spyre_ref.emulator.assembly import Assembler
+from torch_spyre_ref.emulator.disassembly import disassemble
+from torch_spyre_ref.emulator.program import Program, ProgramError
+
+
+def add_views() -> Program:
+    """c = a + b, with ``a`` padded rows and ``b`` transposed."""
+    asm = Assembler("add")
+    rows, columns = asm.dimension("rows", 64), asm.dimension("columns", 48)
+    a, b, c = (asm.argument(name, "float16") for name in "abc")
+    x = asm.load(a, {rows: 96, columns: 1})
+    y = asm.load(b, {rows: 1, columns: 64})
+    asm.store(c, {rows: 48, columns: 1}, x + y)
+    return asm.assemble()
+
+
+def test_ten_lines_add_two_views() -> None:
+    random = np.random.default_rng(0)
+    a = random.normal(size=(64, 96)).astype(np.float16)
+    b = random.normal(size=(48, 64)).astype(np.float16)
+    card = Card()
+    patches = [card.place(a), card.place(b), card.room(64 * 48, np.float16)]
+    card.run(add_views(), patches)
+    expected = a[:, :48].astype(np.float32) + b.T
+    got = card.read(patches[2], np.float16).reshape(64, 48)
+    np.testing.assert_array_equal(got, expected.astype(np.float16))
+
+
+def test_the_text_of_a_program() -> None:
+    assert disassemble(add_views()) == (
+        """\
+program add: 3 addresses, 0 symbols
+  a  float16   address 0
+  b  float16   address 1
+  c  float16   address 2
+
+stage 0
+  rows 64, tile 64 on 8 cores
+  columns 48, tile 48 on 4 cores
+  pass 0
+    load     v0 = a[96 rows + columns]
+    load     v1 = b[rows + 64 columns]
+    vector   v2 = add v0, v1
+    store    c[48 rows + columns] = v2
+  scratchpad, 1920 bytes a core
+    v0   float32  at 0        2 x 384      rows x columns
+    v1   float32  at 768      2 x 384      rows x columns
+    v2   float32  at 1536     1 x 384      rows x columns
+"""
+    )
+
+
+def test_the_text_shows_symbols_masks_indices_and_passes() -> None:
+    asm = Assembler("embedding")
+    count = asm.size_symbol()
+    n, m = asm.dimension("n", count * 2 + 1, tile=16, cores=4), asm.dimension("m", 8)
+    table, index, mask, out = (
+        asm.argument(name, format)
+        for name, format in (
+            ("table", "bfloat16"),
+            ("index", "int64"),
+            ("mask", "bool"),
+            ("out", "float32"),
+        )
+    )
+    with asm.stream(m):
+        at = asm.load(index, {n: 1})
+        keep = asm.load(mask, {m: 1})
+        row = asm.load(table, {m: 1}, 5, indices=[(at, 8, 100)], mask=keep, other=0.5)
+        total = asm.reduce("sum", asm.convert(asm.apply("round_float16", row), "float64"))
+    asm.store(out, {n: -1}, asm.convert(total, "float32"), count * 2, add=True)
+    text = disassemble(asm.assemble())
+    for line in (
+        "  n ((s0 * 2) + 1), tile 16 on 4 cores",
+        "  pass 0, streams m",
+        "    load     v2 = table[m + 8 (v0 < 100) + 5] where v1 else 0.5",
+        "    vector   v4 = float64 v3",
+        "    reduce   v5 = sum v4",
+        "  pass 1",
+        "    store    out[-1 n + (s0 * 2)] += v6",
+    ):
+        assert line in text.splitlines(), text
+    assert "held" in text
+
+
+def test_a_value_of_one_format_meets_no_other() -> None:
+    asm = Assembler("mixed")
+    n = asm.dimension("n", 4)
+    a, b, c = (
+        asm.argument(k, f) for k, f in zip("abc", ("int32", "float16", "int32"), strict=True)
+    )
+    asm.store(c, {n: 1}, asm.load(a, {n: 1}) + asm.load(b, {n: 1}))
+    with pytest.raises(ProgramError, match=r"instruction 2 \(add\): mixes the formats int32"):
+        asm.assemble()
+
+
+def test_what_an_instruction_cannot_work_on_is_said() -> None:
+    asm = Assembler("exp of integers")
+    n = asm.dimension("n", 4)
+    a = asm.argument("a", "int32")
+    asm.store(a, {n: 1}, asm.apply("exp", asm.load(a, {n: 1})))
+    with pytest.raises(ProgramError, match=r"\(exp\): does not work on int32"):
+        asm.assemble()
+    asm = Assembler("numbers alone")
+    asm.store(asm.argument("a", "bool"), {}, asm.apply("less", 1, 2))
+    with pytest.raises(ProgramError, match="needs at least one value"):
+        asm.assemble()
+    with pytest.raises(ProgramError, match="add is given numbers alone"):
+        asm.apply("add", 1, 2)
+    with pytest.raises(ProgramError, match="no instruction 'relu'"):
+        asm.apply("relu", 1)
+    with pytest.raises(ProgramError, match="'complex64' asked for; the formats are bool"):
+        asm.argument("z", "complex64")

@@ -1,0 +1,52 @@
+"""Programs: what the card's cores execute, from bytes to results.
+
+:func:`decode` turns bytes into an :class:`Executable`, which runs with a correction slot;
+:func:`encode` makes the bytes. The data structures are in :mod:`.model`.
+"""
+
+from torch_spyre_ref.emulator.program.encoding import encode, parse
+from torch_spyre_ref.emulator.program.errors import IndexFaultError, ProgramError, ScratchpadError
+from torch_spyre_ref.emulator.program.executable import Executable, Footprint, Patched, decode
+from torch_spyre_ref.emulator.program.formats import FORMATS, Format
+from torch_spyre_ref.emulator.program.model import (
+    Dimension,
+    Instruction,
+    Number,
+    Operand,
+    Place,
+    Program,
+    Source,
+    Stage,
+    Value,
+)
+from torch_spyre_ref.emulator.program.slot import Patch, pack_address, pack_slot, slot_bytes
+from torch_spyre_ref.emulator.program.timing import StageCost, UnitRates
+
+__all__ = [
+    "FORMATS",
+    "Dimension",
+    "Executable",
+    "Footprint",
+    "Format",
+    "IndexFaultError",
+    "Instruction",
+    "Number",
+    "Operand",
+    "Patch",
+    "Patched",
+    "Place",
+    "Program",
+    "ProgramError",
+    "ScratchpadError",
+    "Source",
+    "Stage",
+    "StageCost",
+    "UnitRates",
+    "Value",
+    "decode",
+    "encode",
+    "pack_address",
+    "pack_slot",
+    "parse",
+    "slot_bytes",
+]
