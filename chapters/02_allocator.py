@@ -752,7 +752,7 @@ class Space:
         self.segments, self.reserved = Counter(), Counter()
 
     def take(self, size: int, where: Placement, grow: bool) -> CompositeAddress:
-        """Cut ``size`` bytes as ``where`` says, from new regions too if ``grow``; or NoRoomError."""
+        """Cut ``size`` bytes by ``where``, from new regions too if ``grow``; else NoRoomError."""
         if size > self.spec.memory:
             raise NoRoomError
         chunks: list[Chunk] = []
@@ -945,9 +945,9 @@ class CardMemory:
         """Cache a block that was live, or return it to its regions."""
         del self.live[block.address]
         self.statistics.gave(block.size, block.nbytes)
-        spare = self.carved - len(self.live)
-        if spare <= CACHE_BLOCKS and block.placement is ANYWHERE and block.size in self.cache:
-            self.cache[block.size].append(block)
+        size, cache, spare = block.size, self.cache, self.carved - len(self.live)
+        if spare <= CACHE_BLOCKS and block.placement is ANYWHERE and size in cache:
+            cache[size].append(block)
         else:
             self._give(block)
 
@@ -1066,10 +1066,10 @@ class Allocator:
     def take_back(self) -> None:
         """Take back what deleters have freed. The caller holds the lock."""
         while self.pending:
-            block = self.pending.popleft()
-            if block.card.on_take_back is not None:
-                block.card.on_take_back(block)
-            block.card.take_back(block)
+            card = (block := self.pending.popleft()).card
+            if card.on_take_back is not None:
+                card.on_take_back(block)
+            card.take_back(block)
 
     def _relieve(self, card: CardMemory, nbytes: int, where: Placement, last: bool) -> None:
         if not last:

@@ -19,9 +19,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from torch_spyre_ref.allocator import Allocation, Allocator, CardMemory, Space
+from torch_spyre_ref.allocator import Allocation, Allocator, CardMemory, RegionSpace, Space
 from torch_spyre_ref.emulator.addresses import dealt
-from torch_spyre_ref.emulator.regions import RegionTable
+from torch_spyre_ref.emulator.regions import Region, RegionTable
 from torch_spyre_ref.emulator.spec import CardSpec
 from torch_spyre_ref.memory.driver import MemoryDriver
 from torch_spyre_ref.memory.placement import ANYWHERE, Placement, placement
@@ -261,6 +261,17 @@ def test_many_small_blocks_lie_in_one_region(mode: str) -> None:
     again = [small.driver.allocate(100, 0) for _ in range(32)]
     assert len(small.store.regions) == 1
     assert len({block.composite for block in (*again, *blocks[1::2])}) == 64
+
+
+def test_a_gap_that_fits_exactly_is_found() -> None:
+    for gap in range(STICK, SPEC.region, STICK):
+        space = RegionSpace(Region(0, SPEC.region, 0, 0))
+        start = space.take(gap)
+        assert start is not None and space.take(SPEC.region - gap) is not None
+        assert space.take(STICK) is None
+        space.give(start, gap)
+        assert space.take(gap + STICK) is None
+        assert space.take(gap) == start
 
 
 @pytest.mark.parametrize("mode", ["pf", "vf"])

@@ -23,6 +23,7 @@ def complex_half_is_experimental() -> Iterator[None]:
 @pytest.mark.parametrize("dtype", STORED, ids=str)
 @pytest.mark.parametrize("shape", [(5, 7), (), (0,), (3, 0, 2)], ids=str)
 def test_every_dtype_goes_to_the_card_and_back(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Invariant 3, dtypes: bytes are bytes, whether or not anything computes in them."""
     host = random_bits(shape, dtype)
     card = host.to("spyre")
     assert card.device == torch.device("spyre:0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support import same_bits
+from tests.support import NUMBERS, same_bits, values
 
 ARITHMETIC = [
     operator.add,
@@ -70,6 +71,19 @@ def test_a_number_does_not_widen_the_dtype() -> None:
     assert (torch.ones(2, dtype=torch.int8, device="spyre") / 2).dtype is torch.float32
     number = torch.ones((), dtype=torch.float64, device="spyre")
     assert (number + torch.ones(2, device="spyre")).dtype is torch.float32
+
+
+def test_two_dtypes_give_the_dtype_and_the_bits_that_the_cpu_gives() -> None:
+    """Invariant 3, dtypes: nothing is silently narrowed."""
+    for left, right in itertools.product(NUMBERS, NUMBERS):
+        one, two = values((5,), left, 1), values((5,), right, 2)
+        try:
+            expected = one + two
+        except (NotImplementedError, RuntimeError) as refusal:
+            with pytest.raises(type(refusal)):
+                one.to("spyre") + two.to("spyre")
+            continue
+        assert same_bits(one.to("spyre") + two.to("spyre"), expected)
 
 
 def test_a_number_of_a_python_type_comes_out() -> None:
