@@ -18,6 +18,11 @@
 # a few handles. This chapter builds the operations, runs them on the emulated card, and takes each
 # promise away once to see what it was for. There is no PyTorch in it yet.
 #
+# The card plays IBM's Spyre, as far as public sources describe it ([In the field](#in-the-field)
+# says which). *Dataflow* is how such a card computes: its units follow no common list of
+# instructions, each one works as soon as its operands are there. Here only the outside of that
+# matters: how the card is asked.
+#
 # ## You will build
 #
 # - **The module** `torch_spyre_ref/runtime/operations.py`: the eight things that may be asked of a
@@ -70,8 +75,9 @@ print("after wait:  ", card.memory.read(target)[:4], "at", machine.clock.now, "n
 # an emulator has and a real card lacks. Looking through it costs no time and changes nothing.)
 #
 # Everything in these chapters follows from that one inconvenience. The order in which you call
-# things no longer says in which order they happen. So a driver needs another way to say *what
-# depends on what*, and PyTorch will need it from the driver.
+# things no longer says in which order they happen. So the **driver**, the software that asks the
+# card on everybody's behalf, needs another way to say *what depends on what*, and PyTorch will need
+# it from the driver.
 
 # %% [markdown]
 # ## The contract
@@ -113,10 +119,12 @@ assert not {"cores", "scratchpad", "stick", "memory_limit"} & assumed
 # Every duration below mixes both kinds. So virtual times are good for comparing one way of using
 # the card with another, and worthless for predicting the real one.
 #
-# Of the two memories, this chapter sees only the large one, LPDDR5. The scratchpads belong to the
+# Of the two memories, this chapter sees only the large one, LPDDR5: `memory` bytes of it here, up to
+# `memory_limit` on a real card. The scratchpads, a small memory inside each core, belong to the
 # compiler: a program says what goes there and when, and no call of the driver reaches them.
 #
-# Bytes travel in **sticks** of 128. A transfer pays a fixed latency, and then for sticks:
+# Over the **link** between host and card, bytes travel in **sticks** of 128. A transfer pays a fixed
+# latency, and then for sticks:
 #
 # ```python title="torch_spyre_ref/emulator/spec.py"
 # --8<-- "torch_spyre_ref/emulator/spec.py:cost"
@@ -202,15 +210,16 @@ assert card.memory.read(target)[0] == 1
 # Four **pipelines** do the work: `h2d` brings bytes in, `d2h` takes them out, `move` copies and
 # fills inside the card, `compute` computes. All four can be busy at once, and each of them does one
 # thing at a time: whoever comes second waits. When several wait, the pipeline goes to the queue
-# with the highest priority, and among equals to the operation that was ready first; and nothing is
-# decided before everything that ends at the same nanosecond has ended.
+# with the highest priority (the lowest number, as for PyTorch's streams), and among equals to the
+# operation that was ready first; and nothing is decided before everything that ends at the same
+# nanosecond has ended.
 #
 # ```python title="torch_spyre_ref/emulator/pipelines.py"
 # --8<-- "torch_spyre_ref/emulator/pipelines.py:start"
 # ```
 #
-# (Two more names, `host` and `control`, stand for host callbacks, and for events and poison. They
-# need no hardware of the card and never wait for any.)
+# (Two more names, `host` and `control`, stand for host callbacks, and for events and fills that take
+# no time. They need no hardware of the card and never wait for any.)
 #
 # ### Queues
 #
@@ -353,9 +362,11 @@ gantt(bench.machine.timeline, "Three blocks on one queue: in, compute, out, one 
 # of it.
 
 # %%
+from itertools import pairwise
+
 records = list(bench.machine.timeline)
+assert all(a.end == b.start for a, b in pairwise(records)), "never two at once, and never none"
 busy = sum(record.end - record.start for record in records)
-assert busy == records[-1].end - records[0].start, "never two at once, and never none"
 
 # %% [markdown]
 # ## Naive first: a byte array and a memcpy
@@ -437,9 +448,9 @@ assert result[0] != 14
 #
 # ### An operation says what it touches
 #
-# A queue, a sanitizer and (later) the code that orders queues by itself all ask the same question
-# of an operation: which bytes of the card do you read, and which do you write? So that is what an
-# operation *is*. The answer is its **footprint**.
+# A queue, a checker that looks for misused memory, and (later) the code that orders queues by itself
+# all ask the same question of an operation: which bytes of the card do you read, and which do you
+# write? So that is what an operation *is*. The answer is its **footprint**.
 
 # %% Say what an operation touches tags=["export"] file="runtime/operations.py"
 """What may be asked of a card: eight typed operations with explicit operands.
@@ -497,9 +508,10 @@ assert stop - start > strided.nbytes
 # %% [markdown]
 # ### To the card and back
 #
-# The engine at the end of the link is simple. It walks host memory as one dense run, and it does
-# not ask the host where a page has gone: pages must be **pinned**, that is kept where they are, as
-# long as it may look. The shape is checked here; whether the pages are pinned, at submission.
+# The engine at the end of the link reads and writes host memory without the CPU's help. That is
+# called DMA, direct memory access, and it is simple: it walks host memory as one dense run, and
+# does not ask the host where a page has gone. So pages must be **pinned**, that is kept where they
+# are, as long as it may look. The shape is checked here; whether the pages are pinned, at submission.
 
 # %% Refuse a host buffer that no DMA engine can walk tags=["export"] file="runtime/operations.py"
 from torch_spyre_ref.emulator.pages import Bytes
@@ -555,10 +567,14 @@ import sys
 here = sys.modules[__name__]
 
 bench = Bench(here)
-ticket = bench.queue.submit(H2D(bench.host(3), bench.block(0)))
+source, block = bench.host(3), bench.block(0)
+operation = H2D(source, block)
+print(operation)
+ticket = bench.queue.submit(operation)
 bench.queue.wait(ticket)
-print(bench.peek(bench.block(0)), "on the card,", bench)
+print(bench.peek(block), "on the card,", bench)
 
+assert operation != H2D(source, block), "two copies, though of the same bytes"
 sticks = spec.sticks(1, BLOCK)
 assert sticks == BLOCK // 128
 assert bench.now == spec.submit_time + spec.link_time(sticks)
@@ -644,8 +660,8 @@ assert spec.sticks(1024, 4) == spec.sticks(1024, 32 * 4) == 1024
 # %% [markdown]
 # ### Inside the card
 #
-# Bytes that are on the card already need no link. A fourth engine moves them. It reads everything
-# before it writes anything, so that a range may be moved over itself.
+# Bytes that are on the card already need no link. They have an engine of their own, the pipeline
+# `move`. It reads everything before it writes anything, so that a range may be moved over itself.
 
 
 # %% Copy within the card tags=["export"] file="runtime/operations.py"
@@ -741,7 +757,7 @@ assert few.tolist() == [1, 2, 1, 2]
 #
 # `Compute` keeps the compute pipeline busy for a while and then has an effect on memory. Which
 # effect, the queue does not know; what it touches, the operation says. (When there are programs,
-# their tiles will say how long it takes, and operands will be read as the program starts.)
+# the program will say how long it takes, and operands will be read as it starts.)
 
 # %% Compute tags=["export"] file="runtime/operations.py"
 from collections.abc import Callable
@@ -785,7 +801,8 @@ class Compute(Operation):
 # %% [markdown]
 # Two computations in two queues have nothing to do with each other, and still take turns. All 32
 # cores may work on one program, but there is one compute pipeline, and two programs never run at
-# once. Overlap on this card comes from moving bytes *while* computing, and from nothing else.
+# once. Overlap on this card comes from moving bytes *while* computing, and from nothing else. (Where
+# nobody will look at a footprint, as here, we leave `inputs` and `outputs` out.)
 
 # %%
 bench = Bench(here)
@@ -802,6 +819,19 @@ spans = {record.label: (record.start, record.end) for record in bench.machine.ti
 print(spans)
 assert spans["right"][0] == spans["left"][1], "one starts at the moment the other ends"
 assert spans["in"][0] < spans["right"][1], "but moving and computing overlap"
+
+# %% [markdown]
+# Whose turn it is, priority decides. Four queues want the same pipeline; when the first is done, the
+# others go by their numbers, and not by who asked first:
+
+# %%
+bench = Bench(here)
+turns = {"first": 0, "later": 1, "usual": 0, "urgent": -1}
+for name, priority in turns.items():
+    bench.card.new_queue(priority).submit(Compute(9_000, double(bench.block(0))), name)
+bench.machine.synchronize(0)
+print([record.label for record in bench.machine.timeline])
+assert [record.label for record in bench.machine.timeline] == ["first", "urgent", "usual", "later"]
 
 # %% [markdown]
 # `HostCallback` gives the host a turn *in queue order*: to fill in a buffer after what came before
@@ -843,6 +873,7 @@ assert bench.peek(bench.block(0)) == 5
 # And one that tries it all the same (`settle` waits like `synchronize`, and raises nothing):
 
 # %%
+bench = Bench(here)
 bench.queue.submit(HostCallback(bench.queue.synchronize))
 bench.queue.settle()
 print(bench.queue.error)
@@ -853,7 +884,7 @@ assert "called the runtime" in str(bench.queue.error)
 #
 # Within a queue order is free. Between queues it has to be said, and **events** say it: a signal in
 # one queue fires when everything before it there is complete, and a wait in another queue holds
-# that queue until the signal has fired. A signal can be used once, and it remembers when it fired.
+# that queue until the signal has fired. A signal remembers when it fired.
 
 # %% Let one queue wait for another tags=["export"] file="runtime/operations.py"
 from dataclasses import field
@@ -907,6 +938,12 @@ assert signal.time == spec.submit_time + spec.link_time(sticks)
 
 # %% tags=["raises-exception"]
 other.submit(EventWait(EventSignal()))
+
+# %% [markdown]
+# And a signal is good for one use. Otherwise nobody could say which of its firings a wait means:
+
+# %% tags=["raises-exception"]
+other.submit(signal)
 
 # %% [markdown]
 # ## Watch it run
@@ -1055,6 +1092,7 @@ gantt(bars(raced), "Two queues, not joined: A is computed before it has arrived"
 # %%
 _, cured = double_blocks(here, queues=2)
 assert from_raced == [1, 4, 6, 8]
+assert raced.now < two.now
 assert cured == [2, 4, 6, 8]
 
 # %% [markdown]
@@ -1242,11 +1280,20 @@ def stream_through(ops, bench, blocks, results, duration):
     """
 
 
+class TwoPlaces(Bench):
+    """A bench with room for two blocks."""
+
+    def block(self, number, nbytes=BLOCK):
+        if number not in (0, 1):
+            raise IndexError(f"block {number} asked for, but there is room for blocks 0 and 1 only")
+        return super().block(number, nbytes)
+
+
 def check_stream_through(answer):
     """Run an answer on three cards."""
     cards = {"usual": (64, 6_000), "slow link": (16, 6_000), "slow programs": (64, 40_000)}
     for name, (link_rate, duration) in cards.items():
-        bench = Bench(here, spec=CardSpec(link_rate=link_rate))
+        bench = TwoPlaces(here, spec=CardSpec(link_rate=link_rate))
         blocks = [bench.host(number + 1) for number in range(8)]
         results = [bench.host(0) for _ in blocks]
         answer(here, bench, blocks, results, duration)

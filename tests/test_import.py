@@ -48,6 +48,19 @@ def test_importing_starts_no_card_and_loads_no_compiler(run_python: Run) -> None
     assert fallback == "['FallbackWarning'] warn"  # invariant 9: never silent by default
 
 
+@pytest.mark.parametrize("module", ["allocator", "device", "memory.api", "registration"])
+def test_a_module_may_be_imported_before_torch(run_python: Run, module: str) -> None:
+    out = run_python(
+        f"""
+        import sys
+        import torch_spyre_ref.{module} as module
+        import torch
+        print(torch.spyre.device_count(), module is sys.modules["torch_spyre_ref.{module}"])
+        """
+    )
+    assert out.strip() == "2 True"
+
+
 def test_registering_again_and_with_other_parts(run_python: Run) -> None:
     out = run_python(
         """

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,4 +34,10 @@ def register(parts: Parts | None = None) -> None:
 
 
 def _autoload() -> None:
+    # Whoever imports a module of this package before torch meets torch in that module's first
+    # lines, and torch comes here, which needs the module whole. So it is imported anew, and that
+    # one is what the import statement gets.
+    for name, module in list(sys.modules.items()):
+        if name.startswith(f"{__name__}.") and getattr(module.__spec__, "_initializing", False):
+            del sys.modules[name]
     register()
