@@ -123,8 +123,8 @@ assert not {"cores", "scratchpad", "stick", "memory_limit"} & assumed
 # `memory_limit` on a real card. The scratchpads, a small memory inside each core, belong to the
 # compiler: a program says what goes there and when, and no call of the driver reaches them.
 #
-# Over the **link** between host and card, bytes travel in **sticks** of 128. A transfer pays a fixed
-# latency, and then for sticks:
+# Bytes travel in **sticks** of 128. A transfer over the **link**, which joins host and card, pays a
+# fixed latency, and then for sticks:
 #
 # ```python title="torch_spyre_ref/emulator/spec.py"
 # --8<-- "torch_spyre_ref/emulator/spec.py:cost"

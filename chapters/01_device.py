@@ -27,13 +27,19 @@
 #   than one stream a card; and computing. Until programs arrive, most operators run on the CPU, and
 #   say so.
 # - **Time**: about an hour.
-# - **You need**: Python's classes and `with` blocks, `nn.Module`, and enough C++ to read a class
-#   with virtual methods. [Chapter 0](00_the_card.ipynb) explains the operations that the card is
-#   asked for below; it helps, but you can begin here.
+# - **You need**: Python's classes and `with` blocks, `nn.Module`, and a little C, so that a quoted
+#   C++ method says something to you; what matters in it is also said in words.
+#   [Chapter 0](00_the_card.ipynb) explains the operations that the card is asked for below; it
+#   helps, but you can begin here.
 #
-# If you can tell what this prints before you look, you are ready:
+# If you can tell what this prints before you look, you are ready. (The second line keeps PyTorch
+# from loading the finished backend by itself, or there would be nothing left to build.)
 
 # %%
+import os
+
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+
 import torch
 
 with torch.no_grad():
@@ -64,7 +70,8 @@ print("on the card at", six_floats)
 
 # %% [markdown]
 # PyTorch, asked for such a place, has no word for it. The list in its answer is closed: adding a
-# name to it means changing PyTorch.
+# name to it means changing PyTorch. (If the cell answers instead, `torch` was imported before the
+# first cell ran: restart the kernel.)
 
 # %% tags=["raises-exception"]
 torch.device("spyre")
@@ -266,7 +273,6 @@ for words, answer in zip(QUESTIONS, shadow_answers, strict=True):
 assert not any(shadow_answers)
 for one in (runtime, shadow.runtime, careful.runtime):
     one.shutdown()
-del x, y, weight, stale, value
 
 # %% [markdown]
 # Seven times no. A cleverer wrapper wins back one or another, by guessing: a weak reference could
@@ -295,8 +301,13 @@ del x, y, weight, stale, value
 # | `torch.accelerator.device_count()` | `torch.spyre.device_count()` | `accelerator/__init__.py` | this chapter |
 # | `torch.manual_seed(0)` | `torch.spyre.manual_seed_all(0)`, if `_is_in_bad_fork()` says no | `random.py` | `generator.py` |
 #
-# *Guard* is `c10::impl::DeviceGuardImplInterface`, *hooks* is `at::PrivateUse1HooksInterface`. The
-# C++ side of this backend is called the [bridge](../docs/glossary.md#bridge). It is thin on
+# *Guard* is `c10::impl::DeviceGuardImplInterface`, *hooks* is `at::PrivateUse1HooksInterface`. A
+# *kernel* is a function that does an operator's work for one kind of device, or at one stage on the
+# way there, such as autograd. The operator table has a row for each operator and a column for each
+# such device and stage; a column is called a *dispatch key*, and who looks up the kernel is the
+# *dispatcher*.
+#
+# The C++ side of this backend is called the [bridge](../docs/glossary.md#bridge). It is thin on
 # purpose: it answers by itself only what must be fast, and hands every decision to one Python
 # object, the [driver](../docs/glossary.md#driver).
 
@@ -313,7 +324,7 @@ del x, y, weight, stale, value
 # | start | lazy: `torch.cuda._lazy_init` | lazy: `_lazy_init` under a lock, `start_runtime` once | the simulator has no start; `init` is empty | at the first use that needs a card |
 # | forked child | refused with a clear error | `_mark_after_fork` sets `_in_bad_fork` | a fork handler, in newer versions | refused with a clear error |
 # | random numbers | Philox, on the device | `normal_`, `uniform_`, `random_` by way of the CPU | a CPU generator with the device's key; drawing consumes the CPU's own | Philox; the CPU's generator is left alone |
-# | loading | is PyTorch | entry point `torch.backends` | entry point `torch.backends` | entry point `torch.backends` |
+# | loading | part of PyTorch | entry point `torch.backends` | entry point `torch.backends` | entry point `torch.backends` |
 # | operator without a kernel | an error | registered CPU fallbacks, each with a warning | one CPU fallback for all | one CPU fallback for all, counted, with a policy |
 
 # %% [markdown]
@@ -460,8 +471,10 @@ print(attempt(lambda: torch.empty(3, device="spyre:2")))
 
 # %% [markdown]
 # A driver is any Python object. The bridge looks its methods up once, by these names, asks for the
-# number of cards once, and misses a method only when it needs it. A tensor of no elements needs
-# nothing but a number, so it can live on a card that exists in no other way.
+# number of cards once, and misses a method only when it needs it. (Before it asks for memory, it
+# looks whether there is a way to give it back: hence `free` in the last line, and not `allocate`.)
+# A tensor of no elements needs nothing but a number, so it can live on a card that exists in no
+# other way.
 #
 # ```cpp title="csrc/driver.h"
 # --8<-- "csrc/driver.h:driver-methods"
@@ -535,14 +548,16 @@ print("cards:", torch.accelerator.device_count(), "started:", torch.spyre.is_ini
 assert backend.current().driver.device_count.__func__ is DeviceDriver.device_count
 assert torch.spyre.device_count is device_count
 
+before = torch.spyre.is_initialized()
 torch.accelerator.synchronize()
 torch.empty(0, device="spyre:1")
 assert torch.accelerator.is_available()
-assert not torch.spyre.is_initialized()
+print("started before:", before, "| by questions and no bytes:", torch.spyre.is_initialized())
+assert torch.spyre.is_initialized() == before
 
 torch.empty(1, device="spyre:1")
+print("by the first byte:", torch.spyre.is_initialized())
 assert torch.spyre.is_initialized()
-print("the first byte has started the cards")
 
 # %% [markdown]
 # ### Say which card a name means
@@ -784,7 +799,8 @@ from types import FunctionType
 def asked_of_module(action: Callable[[], object]) -> list[str]:
     """The functions of torch.spyre that an action of PyTorch calls, in order."""
     asked: list[str] = []
-    functions = {n: f for n, f in vars(torch.spyre).items() if isinstance(f, FunctionType)}
+    everything = vars(torch.spyre).items()
+    functions = {n: f for n, f in everything if isinstance(f, FunctionType) and n[:2] != "__"}
 
     def watched(name: str, function: FunctionType) -> Callable[..., object]:
         def call(*arguments: object, **named: object) -> object:
@@ -1001,7 +1017,6 @@ print("sum on card 1:", (moved + second).tolist())
 print(attempt(torch.add, first, second))
 print(attempt(torch.add, first, torch.ones(3)))
 
-# %%
 assert attempt(torch.add, first, second).startswith("RuntimeError: Expected all tensors to be")
 assert (first + torch.tensor(2.0)).tolist() == [3, 3, 3]  # a lone CPU number may join
 assert torch.nn.Linear(2, 2).spyre(1).weight.device == torch.device("spyre:1")
@@ -1067,6 +1082,7 @@ torch.spyre.reset_fallback_report()
 with torch.no_grad():
     hidden = torch.nn.Linear(8, 4).spyre()(torch.ones(2, 8, device="spyre"))
     torch.relu(hidden).sum().item()
+del hidden
 torch.spyre.fallback_report()
 
 # %%
@@ -1074,11 +1090,11 @@ with torch.spyre.fallback_policy("error"):
     refusal = attempt(lambda: torch.ones(3, device="spyre") + 2)
 print(refusal)
 assert refusal.startswith("FallbackError: aten::add.out")
-del hidden
 
 # %% [markdown]
-# The last lines say *fallthrough*: a mark for "nothing to do at this stage, go on to the next".
-# Our device has no rules for mixed precision yet, so that stage must let every operator pass.
+# One column of the operator table is still unexplained, `AutocastPrivateUse1`. It says
+# *fallthrough* for all three operators: a mark for "nothing to do at this stage, go on to the
+# next". Our device has no rules for mixed precision yet, so that stage must let every operator pass.
 # Without the mark, every operator would stop there.
 
 # %%
@@ -1114,7 +1130,6 @@ leaf = torch.tensor([1.0, 2.0, 3.0], device="spyre:1", requires_grad=True)
 print("gradient:", leaf.grad.tolist(), "on", leaf.grad.device)
 print("current card here:", _bridge.current_device())
 
-# %%
 assert leaf.grad.tolist() == [2, 4, 6]
 assert leaf.grad.device == leaf.device
 del leaf
@@ -1164,6 +1179,7 @@ with torch.library._scoped_library("aten", "IMPL") as library:
     result = torch.abs(numbers).tolist()
     gradient_from = torch.abs(numbers.clone().requires_grad_()).grad_fn.name()
     print(result, "and its gradient comes from", gradient_from)
+del numbers
 
 # %%
 assert result == [1, 2, 3]
@@ -1228,9 +1244,8 @@ print("formula:    ", gradient_through(cube))
 
 # %%
 assert gradient_through(cube) == "[3.0, 12.0, 27.0]"
-print("on the card:", card_work(cube, numbers))
+print("on the card:", card_work(cube, torch.ones(3, device="spyre")))
 print("on the CPU: ", attempt(cube, torch.ones(3)))
-del numbers
 
 # %% [markdown]
 # ### Random numbers of the card's own
@@ -1270,9 +1285,8 @@ assert torch.rand(3, device="spyre:1", generator=own).tolist() == draws[1]
 # ### Loading by itself
 #
 # Who calls `register`? At the end of `import torch`, PyTorch reads the entry points named
-# `torch.backends` of all installed packages, and calls each. So the user imports nothing else. (A
-# chapter's kernel starts with `TORCH_DEVICE_BACKEND_AUTOLOAD=0`, or you could not have built it
-# step by step.)
+# `torch.backends` of all installed packages, and calls each. So the user imports nothing else. (The
+# first cell of this chapter told it not to, or you could not have built the device step by step.)
 
 # %%
 from importlib.metadata import entry_points
@@ -1281,7 +1295,6 @@ from importlib.metadata import entry_points
 print(ours.name, "->", ours.value)
 
 # %%
-import os
 import subprocess
 import sys
 
@@ -1327,6 +1340,11 @@ print(run_elsewhere(PROGRAM))
 #
 # Say that this machine has none, as a login node of a cluster might: same software, no hardware.
 # Nothing may crash, and every answer must follow from that one number.
+#
+# (`register` takes other parts only while no tensor lives on a card, since the parts that made a
+# tensor must free it. This chapter drops its own. Look at yours with `print`, and `del` them: what a
+# cell shows as its result is kept by the notebook, and only a restart of the kernel frees it for
+# certain.)
 
 
 # %%
@@ -1508,7 +1526,8 @@ check_prediction(prediction)
 #
 # Write `roomiest`: a context manager that makes the card with the most free memory current in its
 # block (the first of them where several have the same), and gives `as` its index. You have
-# `torch.spyre.mem_get_info` and `torch.spyre.device`. About 4 lines.
+# `torch.spyre.mem_get_info(card)`, which gives two numbers of bytes, (free, total), and
+# `torch.spyre.device`. About 4 lines.
 
 # %%
 from collections.abc import Iterator
@@ -1526,6 +1545,8 @@ def check_roomiest(answer: Callable[[], Any]) -> str:
     with answer() as index:
         if index is None:
             return "no answer yet"
+        if torch.spyre.mem_get_info(0) != torch.spyre.mem_get_info(1):
+            return "a tensor of your own lives on a card: delete it, and check again"
         if (index, torch.spyre.current_device()) != (0, 0):
             return "both cards are empty: card 0 should be current"
     ballast = torch.empty(1 << 20, device="spyre:0")
@@ -1550,7 +1571,8 @@ check_roomiest(roomiest)
 # The bridge asks Python for every decision. Which questions come so often that you would answer
 # them in C++ if the card were real? Write `questions(action)`, which counts by name what the bridge
 # asks while an action runs (`Recorder` shows how). Try it with one training step of a small model,
-# and argue from the counts.
+# and argue from the counts. (`is_pinned` is so frequent because this notebook has pinned memory:
+# from the first time on, PyTorch asks it of every host tensor that is copied.)
 
 # %% [markdown]
 # ## Summary

@@ -27,8 +27,9 @@
 #   They are written by hand and quoted. Programs come later, so a computation is still a duration
 #   and a NumPy function.
 # - **Time**: about an hour and a half.
-# - **You need**: tensors and their views, `with` blocks, and enough C++ to read a function.
-#   [Chapter 1](01_device.ipynb) made the device that this chapter gives memory to.
+# - **You need**: tensors and their views, `with` blocks, and a little C, so that a quoted C++
+#   function says something to you. [Chapter 1](01_device.ipynb) made the device that this chapter
+#   gives memory to.
 #
 # If you can tell what this prints before you look, you are ready:
 
@@ -128,7 +129,10 @@ assert there_and_back(cards["pf"]) == there_and_back(cards["vf"]) == [0, 1, 2, 3
 # `Method::allocate` and `Method::free` are two methods of the [driver](../docs/glossary.md#driver).
 # Here is an allocator with no memory at all, in their place. It gives out numbers and says what it
 # is asked. (`register(parts=…)` swaps one class of the backend for another; from now on this
-# notebook does it often.)
+# notebook does it often. It can only be done while no tensor lives on a card, since the parts that
+# made a tensor must free it, so the notebook drops its own before. Look at yours with `print`, and
+# `del` them: what a cell shows as its result is kept by the notebook, and only a restart of the
+# kernel frees it for certain.)
 
 # %%
 import dataclasses
@@ -198,7 +202,7 @@ assert not torch.spyre.is_initialized(), "no card has even started"
 # | --- | --- | --- | --- | --- |
 # | the data pointer | a device pointer | the context's own address; never followed | a pointer into protected pages, where the host faults | a logical address; never followed, never used twice |
 # | the context | the data pointer again | `SharedOwnerCtx`, with a `CompositeAddress` | the data pointer again | the `Allocation`, with a `CompositeAddress` |
-# | large pieces | segments from `cudaMalloc`: 2 MiB for small blocks, 20 MiB or more for larger ones | up to 8 regions, tried at 12, 8 and 4 GB; never given back | none: each tensor has pages of its own | up to 8 regions in VF mode, each an eighth of the memory; given back by `empty_cache` |
+# | large pieces | segments from `cudaMalloc`: of 2 MiB for blocks up to 1 MiB, of 20 MiB for those below 10 MiB, else one of its own, in steps of 2 MiB | up to 8 regions, tried at 12, 8 and 4 GB; never given back | none: each tensor has pages of its own | up to 8 regions in VF mode, each an eighth of the memory; given back by `empty_cache` |
 # | smallest block | 512 bytes | 128 bytes | one page | 128 bytes |
 # | finding a block | the smallest cached one that fits, in the pool of its stream | first fit, in the version that shipped | not needed; a caching version is proposed | exact size from a cache, then size classes |
 # | splitting and joining | both, inside a segment | both, inside a region | no | both, inside a region |
@@ -224,7 +228,12 @@ model = torch.nn.Sequential(
 with torch.spyre.placement("interleave"):
     spread = torch.zeros(24, 1024, 1024, device="spyre")
 loss = model(torch.ones(1024, 512, device="spyre")).square().mean()
-torch.spyre.memory_map()
+
+picture = torch.spyre.memory_map()
+tensors = torch.spyre.memory_stats(0)["allocation.all.current"]
+in_use = torch.spyre.memory_allocated()
+del model, spread, loss
+picture
 
 # %% [markdown]
 # Each bar is a region. What tensors hold is *live*; what they held a moment ago is *cached*, ready
@@ -232,12 +241,9 @@ torch.spyre.memory_map()
 # with each other, with leftovers, and with a quarter of the large tensor.
 
 # %%
-picture = torch.spyre.memory_map()
-tensors = torch.spyre.memory_stats(0)["allocation.all.current"]
 print(f"{tensors} tensors in {len(picture.regions)} regions")
 assert tensors > len(picture.regions)
-assert sum(one.total("live") for one in picture.regions) == torch.spyre.memory_allocated()
-del model, spread, loss
+assert sum(one.total("live") for one in picture.regions) == in_use
 
 # %% [markdown]
 # ## Naive first
@@ -372,7 +378,7 @@ ninth = torch.empty(32, device="spyre")
 
 # %%
 print(f"refused with {sum(tensor.nbytes for tensor in few)} of {MEMORY} bytes in use")
-del few
+few.clear()
 
 # %% [markdown]
 # A model has thousands of tensors. So regions must be large, and shared: that is what an allocator
@@ -497,8 +503,8 @@ assert sum(region.size for region in table.live()) == MEMORY
 # --8<-- "torch_spyre_ref/emulator/addresses.py:address"
 # ```
 #
-# With a **grain**, the chunks take turns. How much each of them gets is one division, and the law
-# for everybody who cuts memory for such an address:
+# With a **grain**, the chunks take turns. How much each of them gets is one division. It stands in one
+# place, for everybody who cuts memory for such an address:
 #
 # ```python title="torch_spyre_ref/emulator/addresses.py"
 # --8<-- "torch_spyre_ref/emulator/addresses.py:dealt"
@@ -545,6 +551,9 @@ assert right[0] == 5000 // GRAIN != wrong[0]
 # every hole. Instead a hole belongs to a **size class**: the power of two below its size, cut into
 # eighths. A few hundred classes cover every size there can be, so one Python integer holds a set of
 # them, a bit for each, and the lowest bit above a place is two operations away.
+#
+# The holes of one class differ a little in size. So there are two questions: which class a hole
+# *belongs* to, and from which class on *every* hole is large enough for a request.
 
 # %% Put sizes into classes tags=["export"]
 ALIGNMENT = 128
@@ -586,7 +595,8 @@ for sticks in range(1, 5000):
 # The free blocks of one region. To *take*, find a class that is surely large enough, take a block
 # of it, and put back what is left over. To *give*, join the block with the free blocks that touch
 # it, left and right. Both are a few look-ups, whatever the number of holes; a free block is found
-# by its start, by its end, and by its class.
+# by its start, by its end, and by its class. (Only when no class is surely large enough are the
+# holes of the request's own class looked through, one by one: one of them may do.)
 
 # %% Keep the free blocks of a region tags=["export"]
 from collections import defaultdict
@@ -820,8 +830,9 @@ for words, (size, where) in WISHES.items():
 
 # %% [markdown]
 # Read the third line: four chunks, one in each domain, of which two are a grain longer than the
-# others. And now the claim about modes. The same wishes on a PF card: the same domains, offsets and
-# lengths, and only the ids differ.
+# others. (`r1` comes last because it was opened for the second wish, in domain 3.) And now the
+# claim about modes. The same wishes on a PF card: the same domains, offsets and lengths, and only
+# the ids differ.
 
 
 # %%
@@ -997,8 +1008,10 @@ print("the same block:", again is first, "- logical address moved by", again.add
 assert again.address >= then + 1024
 
 # %% [markdown]
-# The garbage collector is kept out while a region is half changed: a finaliser is anybody's code,
-# and might come back in through the front door.
+# (`on_hand_out` and `on_take_back` are for whoever wants to know: poison and memcheck, further down.)
+#
+# The garbage collector is kept out while a region is half changed: a finaliser, somebody's
+# `__del__`, is anybody's code, and might come back in through the front door.
 #
 # A view's data pointer is the storage's plus an offset, PyTorch does that by itself; so the data
 # pointer minus the allocation's address is the byte at which a view starts, however many chunks
@@ -1086,9 +1099,10 @@ class Allocator:
 
 
 # %% [markdown]
-# What usually runs is short: round up, take back, pop, hand out. `_relieve` comes when a card is
-# full, and gives up, in this order, Python's garbage, the cache, and regions that have become empty.
-# Then the request is tried once more.
+# What usually runs is short: round up, take back, pop, hand out. On a miss, `carve` looks in free
+# space, then gives up the cache and looks again, then opens a region. `_relieve` comes when all that
+# was not enough. It gives up Python's garbage, the cache that this has filled, and regions that have
+# become empty. Then the request is tried once more.
 #
 # PyTorch gets all of it at once: the table of handles, the space, the card's memory, the allocator.
 
@@ -1108,7 +1122,6 @@ print(allocation)
 print("the view starts at byte", y.data_ptr() - allocation.address)
 print("and reads", y.tolist())
 
-# %%
 assert type(allocation) is Allocation is not shipped.Allocation
 assert type(backend.current().runtime.cards[0].card.regions) is RegionTable
 assert y.data_ptr() - allocation.address == 8
@@ -1156,6 +1169,7 @@ def books(tensors):
     return len(asked), sum(asked), sum(-(-n // ALIGNMENT) * ALIGNMENT for n in asked)
 
 
+many = []  # or a second run of this cell would hold two crowds for a moment
 many = crowd()
 stats = torch.spyre.memory_stats(0)
 names = ("allocation", "requested_bytes", "allocated_bytes")
@@ -1195,7 +1209,7 @@ def come_and_go(seed, kept):
     kept += live[:10]
 
 
-del many
+many.clear()
 kept = []
 threads = [threading.Thread(target=come_and_go, args=(seed, kept)) for seed in range(4)]
 for thread in threads:
@@ -1291,6 +1305,7 @@ print("loops:", device_range(on_card[:, 1]).loops, "- three steps of 16 bytes")
 print(on_card.cpu().tolist())
 matrix[:, 1] = torch.tensor([-1.0, -2.0, -3.0])
 assert on_card.cpu().equal(matrix)
+del on_card
 
 # %% [markdown]
 # Views are where backends break: every one of them passes on its tests of whole tensors. So here
@@ -1320,17 +1335,36 @@ for policy in ("bind", "interleave"):
         VIEWS[words](device).copy_(news)
         assert device.cpu().equal(host), words
     print(f"{policy}: {len(VIEWS)} views read, {len(writable)} written, in {chunks} chunks")
+del device
 
 # %% [markdown]
 # Bytes between two cards go through the host: out of one card, an event, into the other. And the
 # host's side of a transfer must be [pinned](../docs/glossary.md#pinned-memory); a tensor that is
 # not goes through a staging buffer, in pieces.
 
+
 # %%
-there = on_card.to("spyre:1")
+def operations(action, *arguments):
+    """What the cards did for an action, and what it gave."""
+    for index in (0, 1):
+        torch.spyre.synchronize(index)
+    runtime.timeline.clear()
+    result = action(*arguments)
+    for index in (0, 1):
+        torch.spyre.synchronize(index)
+    return [f"card {one.card} {one.kind}" for one in runtime.timeline], result
+
+
+crossing, there = operations(matrix.spyre().to, "spyre:1")
+print(", ".join(crossing))
 assert there.cpu().equal(matrix)
 assert _bridge.allocation(there).device == 1
-del on_card, device, there
+
+pageable = torch.zeros(3 << 20, dtype=torch.int8)
+for words, host in {"pageable": pageable, "pinned": pageable.pin_memory()}.items():
+    transfers, there = operations(host.spyre)
+    print(f"{words}: {host.nbytes} bytes, {len(transfers)} x {transfers[0]}")
+del there
 
 # %% [markdown]
 # ### Out of memory
@@ -1339,6 +1373,7 @@ del on_card, device, there
 # asked, what there is, and where it went:
 
 # %%
+sevenths = []  # or a second run of this cell would need fourteen
 sevenths = [torch.empty(spec.region, dtype=torch.int8, device="spyre") for _ in range(7)]
 
 # %% tags=["raises-exception"]
@@ -1351,7 +1386,7 @@ torch.empty(2 * spec.region, dtype=torch.int8, device="spyre")
 assert torch.spyre.memory_allocated() == 7 * spec.region
 del sevenths[:2]
 assert torch.empty(2 * spec.region, dtype=torch.int8, device="spyre").numel() == 2 * spec.region
-del sevenths
+sevenths.clear()
 
 # %% [markdown]
 # Even that is not always needed. Python's cyclic garbage holds tensors that nobody can reach, and
@@ -1426,7 +1461,7 @@ class Watched(Allocator):
 
 def watch():
     """Install a new allocator that is watched; its log."""
-    install(**{**OURS, "allocator": Watched})
+    install(**{**OURS, "allocator": type("Watched", (Watched,), {})})  # another class each time
     log = backend.current().memory.allocator.log
     log.clear()
     return log
@@ -1462,20 +1497,19 @@ with line("z = torch.empty(1010)"):
 with line("w = torch.empty(1000)"):
     w = torch.empty(1000, device="spyre")
 
-# %% [markdown]
-# Read it from the top. A thousand numbers need 4000 bytes, and get a block of 4096. The view asks
-# nothing. `del x` frees nothing. `del y` drops the last reference, and the deleter *leaves* the
-# block, no more. The next allocation takes it back, and since 4040 bytes round up to 4096 too, `z`
-# gets that very block: the same place, and another logical address. The last line finds no block of
-# that size in the cache, and has a new one cut.
-
-# %%
 events = [entry.event for entry in log]
 assert events == ["handed out", "left", "taken back", "handed out", "handed out"]
 assert log[3].offset == log[0].offset
 assert log[3].address >= log[0].address + 4096
 assert log[4].offset != log[0].offset
 del z, w
+
+# %% [markdown]
+# Read it from the top. A thousand numbers need 4000 bytes, and get a block of 4096. The view asks
+# nothing. `del x` frees nothing. `del y` drops the last reference, and the deleter *leaves* the
+# block, no more. The next allocation takes it back, and since 4040 bytes round up to 4096 too, `z`
+# gets that very block: the same place, and another logical address. The last line finds no block of
+# that size in the cache, and has a new one cut.
 
 # %% [markdown]
 # The same log as a picture: a small model that is fed its own output, ten times. Each row is a
@@ -1518,16 +1552,17 @@ value = torch.ones(1, 64, device="spyre")
 with torch.no_grad():
     for _ in range(10):
         value = small(value).softmax(-1) + value
-lives(log)
+story = list(log)
+del small, value
+lives(story)
 
 # %%
-storages = lifetimes(log)
+storages = lifetimes(story)
 blocks = {offset for offset, *_ in storages}
-cut_early = {offset for offset, born, *_ in storages if born < len(log) / 4}
+cut_early = {offset for offset, born, *_ in storages if born < len(story) / 4}
 print(f"{len(storages)} storages lived in {len(blocks)} blocks")
 assert len(storages) >= 4 * len(blocks)
 assert cut_early == blocks
-del small, value
 
 # %% [markdown]
 # What lives to the end has a colour of its own. After the first round no new block is cut: this is
@@ -1588,7 +1623,8 @@ for space_class in (ScatteredSpace, Space):
 
 # %% [markdown]
 # 504 MiB are free and two are refused. Each hole remembers a tensor that nobody needs any more, and
-# no flush, no garbage collection and no empty region helps. Joined, the same holes are large.
+# no flush, no garbage collection and no empty region helps. Joined, the same holes are large, and two
+# of the 504 go to the new tensor.
 
 # %%
 assert "out of memory: asked for 2.00 MiB" in small_then_large(ScatteredSpace)[0]
@@ -1682,7 +1718,7 @@ for parts in (OURS, {}):
     torch.spyre.empty_cache()
     many = crowd()
     maps.append(str(torch.spyre.memory_map()))
-    del many
+    many.clear()
 assert type(backend.current().memory.allocator) is shipped.Allocator
 assert maps[0] == maps[1]
 print(maps[1])

@@ -33,7 +33,10 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   c10::DeviceIndex deviceCount() const noexcept override { return device_count_or_zero(); }
   // Every dtype that torch can store can be stored: bytes are bytes.
-  c10::DeviceCapability getDeviceCapability(c10::Device) const override { return {}; }
+  c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
+    resolve(device.index());
+    return {};
+  }
   // --8<-- [end:guard-devices]
 
   // --8<-- [start:guard-streams]

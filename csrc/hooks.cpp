@@ -54,6 +54,8 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   }
 
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    TORCH_CHECK(static_cast<int64_t>(bytes) >= 0, "cannot resize a storage to ",
+                static_cast<int64_t>(bytes), " bytes: give a size of 0 or more");
     resize_storage(*storage.unsafeGetStorageImpl(), bytes);
   }
 };

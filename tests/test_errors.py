@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from torch_spyre_ref import backend
+from torch_spyre_ref.runtime import HostCallback, QueueError
 
 
 @pytest.fixture(autouse=True)
@@ -183,3 +184,31 @@ def test_an_allocation_on_a_poisoned_queue_is_not_lost(poisoned: None) -> None:
         with pytest.raises(RuntimeError, match="poisoned"):
             torch.empty(100, device="spyre:1")
     assert torch.accelerator.memory_stats(1)["allocation.all.current"] == before
+
+
+def test_a_storage_of_negative_size_is_refused() -> None:
+    storage = torch.empty(4, device="spyre").untyped_storage()
+    with pytest.raises(RuntimeError, match="cannot resize a storage to -8 bytes"):
+        storage.resize_(-8)
+    assert storage.nbytes() == 16
+
+
+def test_the_capability_of_a_card_that_is_not_there_is_refused() -> None:
+    with pytest.raises((RuntimeError, ValueError), match="7"):
+        torch.accelerator.get_device_capability(7)
+
+
+def test_a_reset_makes_a_card_good_again() -> None:
+    def fail() -> None:
+        raise OSError("the link is down")
+
+    queue = backend.current().runtime.cards[0].default_queue
+    queue.submit(HostCallback(fail))
+    with pytest.raises(OSError, match="the link is down"):
+        torch.spyre.synchronize(0)
+    kept = torch.ones(3)
+    with pytest.raises(QueueError, match="poisoned"):
+        kept.to("spyre:0")
+    assert torch.equal(kept.to("spyre:1").cpu(), kept)
+    torch.spyre.reset(0)
+    assert torch.equal(kept.to("spyre:0").cpu(), kept)

@@ -17,12 +17,11 @@ from torch_spyre_ref.build_check import check_build
 
 check_build()
 
-from torch_spyre_ref import _bridge, backend, device, generator  # noqa: E402
+from torch_spyre_ref import _bridge, backend, device, generator, streams  # noqa: E402
 from torch_spyre_ref.aten import fallback, kernels  # noqa: E402
 from torch_spyre_ref.memory import api as memory_api  # noqa: E402
 from torch_spyre_ref.memory.driver import MemoryDriver, open_memory  # noqa: E402
 from torch_spyre_ref.parts import Parts  # noqa: E402
-from torch_spyre_ref.streams import StreamDriver  # noqa: E402
 
 _lock = threading.Lock()
 _library: list[torch.library.Library] = []
@@ -62,7 +61,12 @@ def _install(parts: Parts) -> None:
     new = backend.Backend(parts)
     new.memory = MemoryDriver(parts.allocator(partial(open_memory, new)))
     new.driver = SimpleNamespace()
-    for role in (parts.device_driver(new), StreamDriver(new), new.memory, kernels.KernelDriver()):
+    for role in (
+        parts.device_driver(new),
+        streams.StreamDriver(new),
+        new.memory,
+        kernels.KernelDriver(),
+    ):
         for name in dir(role):
             if not name.startswith("_"):
                 setattr(new.driver, name, getattr(role, name))
@@ -77,6 +81,7 @@ def _tell_torch() -> None:
         *memory_api.EXPORTS,
         *generator.EXPORTS,
         *fallback.EXPORTS,
+        *streams.EXPORTS,
     )
     module = device.publish(functions)
     setattr(module, "__getattr__", _computed_attribute)  # noqa: B010 (mypy knows no module method)

@@ -9,7 +9,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+import torch
+
 from torch_spyre_ref import backend
+from torch_spyre_ref.device import index_of
 from torch_spyre_ref.runtime import EventSignal, EventWait, Queue
 
 
@@ -93,3 +96,16 @@ class StreamDriver:
     def destroy_event(self, handle: int, device: int) -> None:
         """Forget an event; who waits for it already keeps its signal."""
         self._events.pop(handle, None)
+
+
+def reset(device: torch.device | int | str | None = None) -> None:
+    """Make a card's queues good again after an error: the running operation ends, others go.
+
+    Memory stays as it is. What was dropped has not happened.
+    """
+    runtime = backend.current().runtime
+    for queue in runtime.cards[index_of(device)].queues:
+        queue.reset()
+
+
+EXPORTS = (reset,)

@@ -26,9 +26,11 @@ def roomiest():
 
 
 # 3. Open. A training step asks for memory and gives it back with every result, and announces every
-# fallback; everything else is rare. On a real card the fallbacks would be kernels, and two questions
-# would remain: allocate and free. So one would keep lists of free blocks in C++ and ask Python only
-# when they are empty; device and stream are answered in C++ already.
+# fallback; everything else is rare. (Once a process has pinned memory, as the chapter's notebook
+# has, `is_pinned` comes with every copy, most of which the fallbacks make.) On a real card the
+# fallbacks would be kernels, and two questions would remain: allocate and free. So one would keep
+# lists of free blocks in C++ and ask Python only when they are empty; device and stream are answered
+# in C++ already.
 def questions(action):
     """How often the bridge asks its driver each question while ``action`` runs."""
     counts = Counter()

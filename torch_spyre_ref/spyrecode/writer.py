@@ -94,15 +94,22 @@ def _move_in(fresh: Path, root: Path, scratch: Path) -> None:
             _refuse_strangers(root)
             root.rename(replaced)
         try:
-            fresh.rename(root)
-            return
-        except OSError as error:
-            # Another writer's artifact came in between; the last one stays.
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
+            if _renamed(fresh, root):
+                return
         finally:
             if replaced.exists() and not root.exists():
-                replaced.rename(root)
+                _renamed(replaced, root)
+
+
+def _renamed(source: Path, target: Path) -> bool:
+    """Rename a directory, unless another writer's artifact came to lie there: the last stays."""
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True
 
 
 def _refuse_strangers(root: Path) -> None:
