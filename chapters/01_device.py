@@ -616,8 +616,8 @@ assert attempt(index_of, "cuda:0").startswith("ValueError: expected a spyre devi
 #
 # Code that runs on "the" card runs on the current one, and which one that is belongs to the thread.
 # PyTorch asks the guard for it wherever a device comes without an index. These methods answer in
-# C++, with no question to the driver: every allocation, every fallback and all of autograd comes
-# by.
+# C++, since every allocation, every fallback and all of autograd comes by. All that they ever ask
+# the driver is how many cards there are, once.
 #
 # ```cpp title="csrc/guard.cpp"
 # --8<-- "csrc/guard.cpp:guard-devices"
@@ -846,7 +846,9 @@ assert all(getattr(torch.spyre, function.__name__) is function for function in E
 # Everything is in place to follow one small tensor from the first call to its end. A recorder takes
 # the driver's place: it passes every question on, and writes down question and answer. PyTorch's
 # own dispatch mode reports the operators, and after each of them we let the cards finish and read
-# their timelines. What you see is real traffic; no arrow is drawn by hand.
+# their timelines. What you see is real traffic; no arrow is drawn by hand. (Only the guard cannot be
+# overheard, since it answers in C++: its lane says which card it held for current when an operator
+# came.)
 
 # %%
 from typing import NamedTuple
@@ -1094,12 +1096,18 @@ assert refusal.startswith("FallbackError: aten::add.out")
 # %% [markdown]
 # One column of the operator table is still unexplained, `AutocastPrivateUse1`. It says
 # *fallthrough* for all three operators: a mark for "nothing to do at this stage, go on to the
-# next". Our device has no rules for mixed precision yet, so that stage must let every operator pass.
-# Without the mark, every operator would stop there.
+# next". Mixed precision has rules for some operators, such as the product of matrices; these are
+# PyTorch's own lists, registered in `csrc/autocast.cpp`. All others must pass that stage, and
+# without the mark each of them would stop there.
 
 # %%
 with torch.autocast("spyre", dtype=torch.bfloat16):
-    assert (torch.ones(2, device="spyre") + 1).dtype == torch.float32
+    square = torch.ones(2, 2, device="spyre")
+    added, multiplied = square + 1, square @ square
+print("sum:", added.dtype, "| product:", multiplied.dtype)
+assert stands_in("aten::mm", "AutocastPrivateUse1") == "kernel"
+assert (added.dtype, multiplied.dtype) == (torch.float32, torch.bfloat16)
+del square, added, multiplied
 
 # %% [markdown]
 # ### A gradient, for free

@@ -439,8 +439,8 @@ class RegionTable:
     def acquire(self, size: int, domain: int) -> Region:
         """A region of ``size`` bytes in ``domain``; what its bytes are is undefined.
 
-        Raises ``ValueError`` for a request that never makes sense, :class:`HandleBudgetExhausted`
-        and :class:`CardMemoryExhausted` for one that does not fit now.
+        Raises ``ValueError`` for a request that never makes sense, ``HandleBudgetExhausted``
+        and ``CardMemoryExhausted`` for one that does not fit now.
         """
         free = set(range(self.budget)) - {region.handle for region in self.live()}
         if not free:
@@ -456,7 +456,7 @@ class RegionTable:
         return region
 
     def release(self, region_id: int) -> None:
-        """Give a region and its handle back. Raises :class:`RegionError` when it is not live."""
+        """Give a region and its handle back. Raises ``RegionError`` when it is not live."""
         if region_id not in self._live:
             raise RegionError(
                 f"region {region_id} given back, but live regions are {sorted(self._live)}; "

@@ -74,6 +74,7 @@ def test_most_questions_are_about_memory_and_fallbacks() -> None:
 
     step()
     counts = ANSWERS.questions(step)
+    counts.pop("is_pinned", None)  # asked by every copy once the process has pinned memory
     # How many frees fall into the step varies: the autograd thread lets go when it comes to it.
     assert {name for name, _ in counts.most_common(2)} <= {"allocate", "free", "fallback"}
     assert sum(counts[name] for name in ("allocate", "free", "fallback")) > 0.7 * counts.total()

@@ -1,6 +1,6 @@
 """The device's random numbers, on the PyTorch side: the random unit's own stream.
 
-The maths lies in :mod:`torch_spyre_ref.emulator.philox`, because the card has it in hardware. A
+The maths lies in ``philox``, because the card has it in hardware. A
 draw made on the host and one made by a program read the same words.
 """
 

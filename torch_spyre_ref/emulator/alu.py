@@ -1,6 +1,6 @@
 """The vector and special-function units: elementwise instructions on whole blocks.
 
-:func:`operation` binds an instruction to its inputs and the block for its result. Blocks are dense;
+``operation`` binds an instruction to its inputs and the block for its result. Blocks are dense;
 an input may be a scalar, or have size 1 where it does not vary. Results do not depend on how a
 tensor was cut into blocks. Integers wrap; floats follow IEEE 754, and ``minimum`` and ``maximum``
 pass NaN on.

@@ -12,8 +12,8 @@ be given; what is written is what the card will do. ::
     asm.store(c, {rows: 48, columns: 1}, x + y)
     program = asm.assemble()
 
-The result, :class:`~torch_spyre_ref.emulator.program.model.Program`, becomes bytes with
-:func:`~torch_spyre_ref.emulator.program.encode`.
+The result, ``Program``, becomes bytes with
+``encode``.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class Assembler:
         mask: Wire | None = None,
         add: bool = False,
     ) -> None:
-        """Put ``value`` where :meth:`load` would find it, or ``add`` it to what is there."""
+        """Put ``value`` where ``load`` would find it, or ``add`` it to what is there."""
         place = self._place(tensor, strides, offset, indices, mask)
         inputs: list[Input] = [value, *(index for index, _, _ in indices)]
         if mask is not None:
@@ -401,8 +401,8 @@ class Assembler:
         return strides + (self.number(0).entry,) * (rank - len(strides))
 
     def assemble(self) -> Program:
-        """The program, checked. Raises :class:`ProgramError`, or when no tiles were found that
-        fit, :class:`ScratchpadError`."""
+        """The program, checked. Raises ``ProgramError``, or when no tiles were found that
+        fit, ``ScratchpadError``."""
         self.stage()
         program = Program(
             self.name,

@@ -11,7 +11,7 @@ from torch_spyre_ref.emulator.spec import CardSpec
 def lowest_base(taken: Iterable[tuple[int, int]], spec: CardSpec, size: int, domain: int) -> int:
     """The lowest base in ``domain`` with ``size`` bytes that no (base, size) of ``taken`` covers.
 
-    Raises ``ValueError`` and :class:`CardMemoryExhausted`.
+    Raises ``ValueError`` and ``CardMemoryExhausted``.
     """
     if not 0 <= domain < spec.domains or size < 1 or size % spec.stick:
         raise ValueError(

@@ -1,7 +1,7 @@
 """Figures drawn from traces: SVG text, about 600 pixels wide, readable on light and on dark pages.
 
 Lines and letters take the page's own colour (``currentColor``); fills are middle tones that stand
-out on both. :class:`Drawing` is the pencil, for other modules' figures too.
+out on both. ``Drawing`` is the pencil, for other modules' figures too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Drawing:
         self._parts = [f"<title>{escape(title)}</title>", f"<style>{_STYLE}</style>"]
 
     def box(self, x: float, y: float, width: float, height: float, kind: str, hint: str) -> None:
-        """A box in the colour of ``kind``, a key of :data:`PALETTE`; ``hint`` shows on hovering."""
+        """A box in the colour of ``kind``, a key of ``PALETTE``; ``hint`` shows on hovering."""
         self._parts.append(
             f'<rect class="spyre-{kind}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 1):.1f}" '
             f'height="{height:.1f}" rx="2"><title>{escape(hint)}</title></rect>'

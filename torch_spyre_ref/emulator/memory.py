@@ -45,7 +45,7 @@ class Memory:
         del self._regions[region]
 
     def region(self, region: int) -> Bytes:
-        """All bytes of a region. Raises :class:`RegionFaultError` when it was given back."""
+        """All bytes of a region. Raises ``RegionFaultError`` when it was given back."""
         try:
             return self._regions[region]
         except KeyError:

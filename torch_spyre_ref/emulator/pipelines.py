@@ -1,7 +1,7 @@
 """The card's pipelines: the separate serial resources that move data and that compute.
 
 ``h2d``, ``d2h``, ``move`` and ``compute`` each do one thing at a time, and all four can be busy at
-once. A pipeline is given one operation after another by :meth:`Pipeline.start` and knows nothing
+once. A pipeline is given one operation after another by ``start`` and knows nothing
 of queues: when an operation ends, a callback given at construction hears of it.
 
 At one instant, first everything that ends does, in submission order, and every callback runs. Then

@@ -1,6 +1,6 @@
 """The data sheet: what one card is made of and how fast its parts are.
 
-Every figure of :class:`CardSpec` says where it comes from. A figure that no public source gives is
+Every figure of ``CardSpec`` says where it comes from. A figure that no public source gives is
 marked ``assumed``; results that depend on it (all virtual times do) are for comparing one design
 with another, never for predicting the real card. Rates are bytes per virtual nanosecond, which
 reads as GB/s.

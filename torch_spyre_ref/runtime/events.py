@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Event:
-    """The state of one :class:`~torch_spyre_ref.runtime.operations.EventSignal`.
+    """The state of one ``EventSignal``.
 
     ``ticket`` is the signal's submission number once it is enqueued, ``time`` the virtual ns at
     which it fired, ``error`` why it never will. At most one of the last two is ever set.

@@ -148,7 +148,7 @@ class Memcheck:
                 freed.add(_Block(start, start + length, line))
 
     def check(self, device: int, operation: Operation, line: CallSite) -> None:
-        """Raise :class:`MemcheckError` unless all that ``operation`` touches has an owner."""
+        """Raise ``MemcheckError`` unless all that ``operation`` touches has an owner."""
         for region, start, stop in _footprint(operation):
             live, freed = self._maps(device, region)
             block = live.at(start)
@@ -166,7 +166,7 @@ class Memcheck:
     def check_release(
         self, device: int, region: int, pending: Iterable[tuple[Operation, CallSite | None]]
     ) -> None:
-        """Raise :class:`MemcheckError` if a block or ``pending`` work lies in ``region``."""
+        """Raise ``MemcheckError`` if a block or ``pending`` work lies in ``region``."""
         line = call_site()
         for block in self._maps(device, region)[0]:
             fault = MemcheckReport(

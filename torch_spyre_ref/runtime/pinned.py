@@ -94,7 +94,7 @@ class PinnedMemory:
             return max(0, self._blocks[self._starts[index]].stop - address)
 
     def require(self, buffer: Bytes) -> None:
-        """Raise :class:`NotPinnedError` unless all of the dense array ``buffer`` is pinned."""
+        """Raise ``NotPinnedError`` unless all of the dense array ``buffer`` is pinned."""
         # Our own arrays show it in their base; getting an address takes ten times as long.
         base = buffer.base.base if isinstance(buffer.base, np.ndarray) else buffer.base
         if isinstance(base, memoryview) and type(base.obj) is _PinnedPages:

@@ -102,7 +102,7 @@ class Queue:
         """Hold the host until operation ``ticket`` of this queue is complete.
 
         Raises when it failed or was dropped: the queue's error itself the first time, a
-        :class:`QueueError` after that.
+        ``QueueError`` after that.
         """
         self.settle(ticket)
         for first, last, why in self._lost:

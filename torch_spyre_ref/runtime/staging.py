@@ -26,10 +26,10 @@ class StagingPool:
         self._in_flight: deque[tuple[Queue, int, PinnedBuffer]] = deque()
 
     def acquire(self, nbytes: int) -> PinnedBuffer:
-        """A buffer of :data:`STAGING_BYTES` bytes that nothing uses; ``nbytes`` is what is needed.
+        """A buffer of ``STAGING_BYTES`` bytes that nothing uses; ``nbytes`` is what is needed.
 
         When all are in flight, the host waits for the oldest; when all are held by callers, there
-        is one more. Raises ``ValueError`` for more than :data:`STAGING_BYTES`.
+        is one more. Raises ``ValueError`` for more than ``STAGING_BYTES``.
         """
         if not 0 < nbytes <= STAGING_BYTES:
             raise ValueError(

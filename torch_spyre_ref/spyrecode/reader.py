@@ -22,7 +22,7 @@ from torch_spyre_ref.spyrecode.schema import Place, parse, read, write
 def read_artifact(directory: str | os.PathLike[str]) -> Artifact:
     """The artifact in ``directory``.
 
-    Raises :class:`~torch_spyre_ref.spyrecode.errors.ArtifactError` when there is none; it says
+    Raises ``ArtifactError`` when there is none; it says
     which file, where in it, what is wrong and what was expected.
     """
     root = Path(directory)

@@ -3,7 +3,7 @@ what may stand there, and both reading and writing follow it.
 
 Reading is safe on text from anywhere: whatever a hint does not allow is refused at its place, and
 nothing is made but records of what was there. A hint is ``int``, ``str`` or a union of the two, a
-``Literal``, a :class:`Record`, a union of :class:`Command` classes, a ``tuple[hint, ...]``, or one
+``Literal``, a ``Record``, a union of ``Command`` classes, a ``tuple[hint, ...]``, or one
 of these ``Annotated`` with rules.
 """
 
@@ -111,7 +111,7 @@ class _Pairs(tuple[tuple[str, object], ...]):
 
 
 def parse(text: bytes, place: Place) -> object:
-    """The JSON value that ``text`` is, to be given to :func:`read`."""
+    """The JSON value that ``text`` is, to be given to ``read``."""
     try:
         return json.loads(text.decode(), object_pairs_hook=_Pairs, parse_int=_number)
     except UnicodeDecodeError as error:
@@ -130,7 +130,7 @@ def _number(digits: str) -> int | float:
 
 
 def read(hint: Any, value: object, place: Place) -> Any:
-    """What ``value``, from :func:`parse`, is as a ``hint``. Raises :class:`ArtifactError`."""
+    """What ``value``, from ``parse``, is as a ``hint``. Raises ``ArtifactError``."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         result = read(arguments[0], value, place)
@@ -201,7 +201,7 @@ def _table(kind: Any) -> dict[str, tuple[str, Any]]:
 
 
 def write(value: object) -> Any:
-    """The JSON value of a record, or of what stands in one: what :func:`read` takes back."""
+    """The JSON value of a record, or of what stands in one: what ``read`` takes back."""
     if isinstance(value, Record):
         kind: Any = type(value)
         entries = {key: write(getattr(value, name)) for key, (name, _) in _table(kind).items()}

@@ -166,7 +166,7 @@ class LaunchSpec(Record):
         """The size of every dimension symbol in a launch on this card.
 
         A stride matters only where it is stepped: along more than one element, of a tensor that
-        has any. Raises :class:`LaunchMismatchError`, which names the argument, what was given and
+        has any. Raises ``LaunchMismatchError``, which names the argument, what was given and
         what was expected.
         """
         if len(arguments) != len(self.arguments) or len(scalars) != len(self.scalars):

@@ -46,7 +46,7 @@ def write_artifact(
 
     ``memory`` is what the program needs for itself, in bytes. An artifact that is there already is
     replaced as a whole, and kept when the new one cannot be written. Raises ``OSError``, and
-    :class:`~torch_spyre_ref.spyrecode.errors.ArtifactError` for what could not be read back or when
+    ``ArtifactError`` for what could not be read back or when
     ``directory`` holds anything but an artifact.
     """
     root = Path(directory).resolve()

@@ -1,7 +1,7 @@
 """Programs: what the card's cores execute, from bytes to results.
 
-:func:`decode` turns bytes into an :class:`Executable`, which runs with a correction slot;
-:func:`encode` makes the bytes. The data structures are in :mod:`.model`.
+``decode`` turns bytes into an ``Executable``, which runs with a correction slot;
+``encode`` makes the bytes. The data structures are in ``model``.
 """
 
 from torch_spyre_ref.emulator.program.encoding import encode, parse

@@ -31,7 +31,7 @@ _MAX_TILE: Final = 1 << 32
 
 
 def check(program: Program) -> None:
-    """Raise :class:`ProgramError` unless ``program`` is well-formed."""
+    """Raise ``ProgramError`` unless ``program`` is well-formed."""
     _check_numbers(program)
     for operand in program.operands:
         symbol = operand.symbol
@@ -268,7 +268,7 @@ def entry_bytes(stage: Stage, value: Value, tiles: int = 1) -> int:
 
 
 def fit(program: Program, spec: CardSpec) -> None:
-    """Raise :class:`ScratchpadError` unless every stage fits the cores and their scratchpad."""
+    """Raise ``ScratchpadError`` unless every stage fits the cores and their scratchpad."""
     for number, stage in enumerate(program.stages):
         where = f"program {program.name!r}, stage {number}"
         cores = prod(d.cores for d in stage.dimensions)

@@ -13,7 +13,7 @@ stage        128      counts, then the passes: a bit mask of dimensions each
 ===========  =======  ==========================================================
 
 The last four repeat for every stage. Reading checks that the bytes are exactly such sections;
-:mod:`~torch_spyre_ref.emulator.program.check` then checks what they mean.
+``check`` then checks what they mean.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Record = TypeVar("Record")
 
 
 def encode(program: Program) -> bytes:
-    """The bytes of ``program``. Raises :class:`ProgramError` when it is not well-formed."""
+    """The bytes of ``program``. Raises ``ProgramError`` when it is not well-formed."""
     check(program)
     try:
         return _pack(program)
@@ -169,7 +169,7 @@ def _instruction(i: Instruction) -> bytes:
 
 
 def parse(data: bytes) -> Program:
-    """The program that ``data`` holds, checked. Raises :class:`ProgramError` when it is none.
+    """The program that ``data`` holds, checked. Raises ``ProgramError`` when it is none.
 
     Safe on bytes from anywhere: nothing is allocated but the records that are there.
     """

@@ -243,7 +243,7 @@ def _keep(cache: OrderedDict[Key, Kept], key: Key, value: Kept, most: int) -> No
 
 
 class Executable:
-    """A checked program that fits a card of ``spec``. Make one with :func:`decode`."""
+    """A checked program that fits a card of ``spec``. Make one with ``decode``."""
 
     def __init__(self, program: Program, spec: CardSpec) -> None:
         fit(program, spec)
@@ -255,7 +255,7 @@ class Executable:
     def patch(self, slot: bytes, job: CompositeAddress | None = None) -> Patched:
         """The program with the addresses and numbers of ``slot``, a whole correction slot.
 
-        ``job`` is the allocation for memory of the job's own. Raises :class:`ProgramError`.
+        ``job`` is the allocation for memory of the job's own. Raises ``ProgramError``.
         """
         key = (slot, job)
         patched = self._patched.get(key)
@@ -279,8 +279,8 @@ class Executable:
     def run(self, memory: Memory, slot: bytes, job: CompositeAddress | None = None) -> int:
         """Run the program with this correction slot; returns its duration in virtual ns.
 
-        Raises :class:`ProgramError`, also for an index out of bounds met on the way, and
-        :class:`~torch_spyre_ref.emulator.RegionFaultError` when memory was given back.
+        Raises ``ProgramError``, also for an index out of bounds met on the way, and
+        ``RegionFaultError`` when memory was given back.
         """
         with _running, np.errstate(all="ignore"):
             patched = self.patch(slot, job)
@@ -299,6 +299,6 @@ class Executable:
 def decode(data: bytes, spec: CardSpec = CardSpec()) -> Executable:  # noqa: B008
     """The program in ``data``, ready to run on a card of ``spec``; the same for the same bytes.
 
-    Raises :class:`ProgramError` when the bytes are no program that this card can run.
+    Raises ``ProgramError`` when the bytes are no program that this card can run.
     """
     return Executable(parse(data), spec)

@@ -25,7 +25,7 @@ MAX_INDICES: Final = 4
 class Number(NamedTuple):
     """An entry of the number table: a constant, a symbol, or an operation on earlier entries.
 
-    ``op`` is a name of :data:`~torch_spyre_ref.emulator.program.numbers.NUMBER_OPS`; ``value`` is
+    ``op`` is a name of ``NUMBER_OPS``; ``value`` is
     the constant, or the index of the symbol among the 8-byte symbols of the correction slot.
     """
 

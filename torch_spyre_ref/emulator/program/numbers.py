@@ -37,7 +37,7 @@ def is_float(number: Number) -> bool:
 
 
 def evaluate(numbers: Sequence[Number], symbols: Sequence[int | float]) -> list[int | float]:
-    """The value of every entry. Raises :class:`ProgramError` where there is none in 64 bits."""
+    """The value of every entry. Raises ``ProgramError`` where there is none in 64 bits."""
     values: list[int | float] = []
     for index, (op, a, b, value) in enumerate(numbers):
         if op in ("integer", "float"):

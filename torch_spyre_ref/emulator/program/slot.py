@@ -57,7 +57,7 @@ def pack_slot(addresses: Sequence[Patch], symbols: Sequence[int | float] = ()) -
 
 
 def read_slot(program: Program, slot: bytes) -> tuple[list[Patch], list[int | float]]:
-    """Addresses and number symbols of a slot. Raises :class:`ProgramError` when it is none."""
+    """Addresses and number symbols of a slot. Raises ``ProgramError`` when it is none."""
     need = slot_bytes(program.addresses, program.symbols)
     if len(slot) != need:
         raise ProgramError(

@@ -36,7 +36,7 @@ class Tile:
 class Space:
     """The iteration space of a stage at the sizes of one launch, cut into tiles.
 
-    Raises :class:`ProgramError` when a size is negative or the tiles are absurdly many.
+    Raises ``ProgramError`` when a size is negative or the tiles are absurdly many.
     """
 
     def __init__(self, stage: Stage, sizes: Sequence[int]) -> None:

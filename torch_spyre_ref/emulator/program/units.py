@@ -155,7 +155,7 @@ def _random_misfit(kind: str, inputs: list[str | None], outputs: list[str]) -> s
 def result_format(op: str, inputs: list[str]) -> str:
     """The format that ``op`` makes of ``inputs``, where its rule leaves no choice.
 
-    Raises :class:`ProgramError` when there is no such instruction, or nothing to go by.
+    Raises ``ProgramError`` when there is no such instruction, or nothing to go by.
     """
     if op not in OPS:
         raise ProgramError(f"there is no instruction {op!r}; there are {', '.join(OPS)}")
