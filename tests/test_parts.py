@@ -39,7 +39,7 @@ def test_own_classes_serve_pytorch_at_every_layer_of_memory(run_python: Run) -> 
         """
     )
     assert out.splitlines() == [
-        "cannot install other parts while 1 tensors live on the cards",
+        "cannot install other parts while tensors live on the cards (here 1)",
         "Blocks Memory",
         "Mine Table",
         "{'Free'}",

@@ -50,8 +50,9 @@ def _refuse_live_tensors() -> None:
         live = sum(len(card.live) for card in cards)
     if live:
         raise RuntimeError(
-            f"cannot install other parts while {live} tensors live on the cards: the parts that "
-            "made them must free them. Delete them first (and call gc.collect())."
+            f"cannot install other parts while tensors live on the cards (here {live}): the parts "
+            "that made them must free them. Delete them first, and call gc.collect(). A notebook "
+            "also keeps whatever a cell has shown as its result: restart it, or print instead."
         )
 
 
