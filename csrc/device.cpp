@@ -68,7 +68,7 @@ c10::DeviceIndex exchange_device(c10::DeviceIndex index) {
 }
 
 c10::DeviceIndex resolve(c10::DeviceIndex index) {
-  if (index < 0) index = device_of_thread;
+  if (index == -1) index = device_of_thread;
   check_index(index);
   return index;
 }

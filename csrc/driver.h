@@ -56,6 +56,7 @@ class Driver {
   template <class... Arguments>
   Ref operator()(Method method, Arguments... arguments) const {
     PyObject* callable = bound(method);
+    if (too_deep()) throw_pending_error();
     Ref owned[] = {Ref(), to_python(arguments)...};
     PyObject* raw[1 + sizeof...(Arguments)];
     for (size_t i = 0; i <= sizeof...(Arguments); ++i) raw[i] = owned[i].get();

@@ -101,7 +101,17 @@ PyObject* call_kernel(PyObject* callable, PyObject* const* arguments, size_t fla
     PyErr_SetString(PyExc_RuntimeError, error.what_without_backtrace());
     return nullptr;
   }
+  if (too_deep()) return nullptr;
   return held_at_exit([&] { return PyObject_Vectorcall(callable, arguments, flags, names); });
+}
+
+bool too_deep() noexcept {
+  constexpr int kNeeded = 150;
+  if (C10_LIKELY(python_calls_left() > kNeeded)) return false;
+  PyErr_SetString(PyExc_RecursionError,
+                  "maximum recursion depth is too near for an operation on a card: recurse less "
+                  "deeply, or raise sys.setrecursionlimit()");
+  return true;
 }
 
 PyObject* attribute(PyObject* object, PyObject* interned_name) {

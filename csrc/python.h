@@ -67,6 +67,9 @@ PyObject* call(PyObject* callable, PyObject** arguments, size_t count);
 PyObject* call_kernel(PyObject* callable, PyObject* const* arguments, size_t flags,
                       PyObject* names);
 PyObject* attribute(PyObject* object, PyObject* interned_name);
+// Sets RecursionError, and says so, where the recursion limit is too near for what Python has to do
+// for us: reached half way, it would leave a queue or a region half changed.
+bool too_deep() noexcept;
 void release(PyObject* object) noexcept;
 
 // An owned reference; destroyed with the GIL held.

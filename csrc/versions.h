@@ -24,4 +24,13 @@ inline bool interpreter_is_finalizing() noexcept {
 #endif
 }
 
+// How many more Python calls fit under the recursion limit; GIL held.
+inline int python_calls_left() noexcept {
+#if PY_VERSION_HEX >= 0x030C0000
+  return PyThreadState_Get()->py_recursion_remaining;
+#else
+  return PyThreadState_Get()->recursion_remaining;
+#endif
+}
+
 }  // namespace spyre

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import random
+import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -212,3 +216,33 @@ def test_a_reset_makes_a_card_good_again() -> None:
     assert torch.equal(kept.to("spyre:1").cpu(), kept)
     torch.spyre.reset(0)
     assert torch.equal(kept.to("spyre:0").cpu(), kept)
+
+
+@pytest.mark.parametrize("index", [128, 200, 254])
+def test_an_index_that_torch_wraps_to_a_negative_one_is_refused(index: int) -> None:
+    with pytest.raises(RuntimeError, match="does not exist"):
+        torch.ones(1, device=f"spyre:{index}")
+
+
+def test_recursion_to_the_limit_leaves_the_card_as_it_was() -> None:
+    card, host = torch.ones(1000, device="spyre"), torch.ones(1000)
+
+    def deeper(use: Callable[[], object]) -> None:
+        use()
+        deeper(use)
+
+    uses: list[Callable[[], object]] = [
+        lambda: card.copy_(host),
+        lambda: card.cpu(),
+        lambda: card + card,
+        lambda: torch.empty(random.randrange(1, 9999), device="spyre"),
+        lambda: torch.spyre.synchronize(),
+    ]
+    handler = signal.getsignal(signal.SIGINT)
+    for use in uses:
+        with pytest.raises(RecursionError):
+            deeper(use)
+        assert signal.getsignal(signal.SIGINT) is handler
+        assert gc.isenabled()
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(lambda: torch.ones(3, device="spyre").sum().item()).result(60) == 3.0

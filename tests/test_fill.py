@@ -109,3 +109,12 @@ def test_padding_never_leaks() -> None:
         assert torch.ones(count, device="spyre").sum().item() == count
         assert torch.cat([torch.ones(count, device="spyre")] * 3).sum().item() == 3 * count
         assert torch.ones(count, 3, device="spyre").t().contiguous().sum().item() == 3 * count
+
+
+def test_one_value_may_be_written_to_an_expanded_tensor() -> None:
+    base = torch.zeros(1, 3, device="spyre")
+    base.expand(4, 3).fill_(7)
+    assert base.tolist() == [[7.0] * 3]
+    leaf = torch.ones(4, device="spyre", requires_grad=True)
+    (gradient,) = torch.autograd.grad(leaf.sum(), leaf)
+    assert gradient.zero_().tolist() == [0.0] * 4

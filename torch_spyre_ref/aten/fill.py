@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torch_spyre_ref.aten.copies import device_range, queue_of, refuse_internal_overlap
+from torch_spyre_ref.aten.copies import device_range, queue_of
 from torch_spyre_ref.runtime import Fill
 
 
@@ -31,7 +31,6 @@ def zero(tensor: torch.Tensor) -> torch.Tensor:
 
 def _fill(tensor: torch.Tensor, pattern: bytes) -> torch.Tensor:
     if tensor.numel():
-        refuse_internal_overlap(tensor)
         target = device_range(tensor)
         queue_of(tensor).submit(Fill(target, pattern))
     return tensor
