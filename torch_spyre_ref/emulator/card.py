@@ -1,8 +1,10 @@
-"""One card: its data sheet, its memory behind a table of regions, and its pipelines."""
+"""One card: its data sheet, its memory behind a table of regions, its pipelines, and what
+feeds programs to its cores."""
 
 from __future__ import annotations
 
 from torch_spyre_ref.emulator.clock import Clock
+from torch_spyre_ref.emulator.fetch import DispatchUnit, FetchUnit
 from torch_spyre_ref.emulator.memory import Memory
 from torch_spyre_ref.emulator.pipelines import Completed, Pipelines
 from torch_spyre_ref.emulator.regions import Mode, RegionTable
@@ -26,6 +28,9 @@ class Card:
         self.memory = Memory()
         self.regions = region_table(self.memory, spec, mode)
         self.pipelines = Pipelines(clock, completed)
+        self.fetch = FetchUnit(self.memory, spec)
+        self.dispatch = DispatchUnit(self.fetch)
+        self.memory.on_detach = self.fetch.forget
 
     def __repr__(self) -> str:
         return (

@@ -7,6 +7,7 @@ the clock says so.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ class Memory:
 
     def __init__(self) -> None:
         self._regions: dict[int, Bytes] = {}
+        self.on_detach: Callable[[], None] | None = None
 
     def attach(self, region: int, size: int) -> None:
         """Put ``size`` bytes behind the id ``region``."""
@@ -43,6 +45,8 @@ class Memory:
     def detach(self, region: int) -> None:
         """Take the bytes behind ``region`` away; views handed out earlier stay valid."""
         del self._regions[region]
+        if self.on_detach is not None:
+            self.on_detach()
 
     def region(self, region: int) -> Bytes:
         """All bytes of a region. Raises :class:`RegionFaultError` when it was given back."""
@@ -53,6 +57,14 @@ class Memory:
                 f"region {region} is not there, live regions are {sorted(self._regions)}: it was "
                 "given back while an operation on it was pending; wait for the operation first"
             ) from None
+
+    def dense(self, source: DeviceRange) -> bytes:
+        """The bytes of ``source``, as a value."""
+        if len(source.address.chunks) > 1 or source.loops:
+            return self.read(source).tobytes()
+        number, base, _ = source.address.chunks[0]
+        start = base + source.offset
+        return self.region(number)[start : start + source.run].tobytes()
 
     def read(self, source: DeviceRange) -> Bytes:
         """The bytes of ``source``, dense and in row-major order, as a new array."""

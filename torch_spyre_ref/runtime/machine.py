@@ -11,8 +11,7 @@ from torch_spyre_ref.emulator.clock import Clock
 from torch_spyre_ref.emulator.regions import Mode, Region, RegionTable
 from torch_spyre_ref.emulator.spec import CardSpec
 from torch_spyre_ref.emulator.timeline import Timeline
-from torch_spyre_ref.runtime import operations as shipped_operations
-from torch_spyre_ref.runtime.lowering import rules
+from torch_spyre_ref.runtime.lowering import SHIPPED, rules
 from torch_spyre_ref.runtime.memcheck import Memcheck
 from torch_spyre_ref.runtime.pinned import PinnedMemory
 from torch_spyre_ref.runtime.queues import Queue, Shared
@@ -74,7 +73,7 @@ class Runtime:
         timeline: int = 1 << 16,
         staging_buffers: int = 2,
         region_table: type[RegionTable] = RegionTable,
-        operations: object = shipped_operations,
+        operations: object = SHIPPED,
     ) -> None:
         least_one = {
             "devices": devices,

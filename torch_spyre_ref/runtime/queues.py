@@ -94,6 +94,8 @@ class Queue:
             if work.fires is not None:
                 work.fires.ticket, work.fires.queue = ticket, self
             self._pending.append(Pending(ticket, clock.now, label, line, operation, work))
+            if work.dispatch is not None:
+                self._card.dispatch.take(work.dispatch)
             if len(self._pending) == 1:
                 self._start_head()
         return ticket
@@ -305,7 +307,9 @@ class Queue:
         while len(self._pending) > keep:
             entry = self._pending.pop()
             self._clock.retire(entry)
-            awaited, owed = entry.work.awaited, entry.work.fires
+            awaited, owed, dispatch = entry.work.awaited, entry.work.fires, entry.work.dispatch
+            if dispatch is not None:
+                dispatch.leave()
             if awaited is not None and self in awaited.waiters:
                 awaited.waiters.remove(self)
             if owed is not None:

@@ -282,9 +282,8 @@ class Executable:
         Raises :class:`ProgramError`, also for an index out of bounds met on the way, and
         :class:`~torch_spyre_ref.emulator.RegionFaultError` when memory was given back.
         """
-        with _running, np.errstate(all="ignore"):
-            patched = self.patch(slot, job)
-            patched.run(memory)
+        patched = self.patch(slot, job)
+        execute(patched, memory)
         return patched.duration
 
     def forget(self) -> None:
@@ -293,6 +292,12 @@ class Executable:
 
     def __repr__(self) -> str:
         return f"Executable({self.program.name!r}, {len(self.program.stages)} stages)"
+
+
+def execute(patched: Patched, memory: Memory) -> None:
+    """Run a patched program. Raises as :meth:`Executable.run` does."""
+    with _running, np.errstate(all="ignore"):
+        patched.run(memory)
 
 
 @lru_cache(maxsize=1_024)

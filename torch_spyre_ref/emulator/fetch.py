@@ -1,0 +1,145 @@
+"""The fetch unit: it feeds the instruction buffer, and runs ahead of what is computing.
+
+A program is fetched together with its correction slot, all at once: from then on nothing that is
+written to either matters. The unit fetches as soon as the program before has left the buffer, that
+is when it has started, and looks at no queue: a patch that is still on its way is missed. Only the
+dispatch unit, which starts programs, can hold a fetch back, by a barrier, until the program's own
+start.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from torch_spyre_ref.emulator.addresses import CompositeAddress
+from torch_spyre_ref.emulator.memory import Memory
+from torch_spyre_ref.emulator.operands import DeviceRange
+from torch_spyre_ref.emulator.program import Executable, Patched, parse
+from torch_spyre_ref.emulator.program.executable import execute
+from torch_spyre_ref.emulator.spec import CardSpec
+
+_KEPT: Final = 1_024
+
+
+# Read a program and its correction slot, together
+class FetchUnit:
+    """What was fetched lately, decoded once for the same bytes; one unit a card."""
+
+    def __init__(self, memory: Memory, spec: CardSpec) -> None:
+        self.memory, self.spec = memory, spec
+        self._executables: OrderedDict[bytes, Executable] = OrderedDict()
+
+    def fetch(
+        self, program: DeviceRange, slot: DeviceRange | None, job: CompositeAddress | None
+    ) -> Patched:
+        """The program as its bytes and its slot's bytes are now. Raises what is wrong with them."""
+        data = self.memory.dense(program)
+        executable = self._executables.get(data) or self._decode(data)
+        return executable.patch(self.memory.dense(slot) if slot is not None else b"", job)
+
+    def _decode(self, data: bytes) -> Executable:
+        executable = self._executables[data] = Executable(parse(data), self.spec)
+        if len(self._executables) > _KEPT:
+            self._executables.popitem(last=False)
+        return executable
+
+    def forget(self) -> None:
+        """Let go of memory that earlier programs have resolved operands in."""
+        for executable in self._executables.values():
+            executable.forget()
+
+
+# Start one program after another
+class DispatchUnit:
+    """Hands programs to the fetch unit in the order of their submission; one unit a card."""
+
+    def __init__(self, fetch: FetchUnit) -> None:
+        self.fetch = fetch
+        self.running: Dispatch | None = None
+        self._last: Dispatch | None = None
+
+    def take(self, dispatch: Dispatch) -> None:
+        """A program was submitted: fetch it now, if the one before it has left the buffer."""
+        before, self._last = self._last, dispatch
+        if before is not None and not before.has_left:
+            before.next = dispatch
+        else:
+            dispatch.run_ahead()
+
+
+class Dispatch:
+    """One run of a program, from its submission to its end.
+
+    ``barrier`` holds its fetch back until it starts. ``job`` is memory of the program's own.
+    """
+
+    __slots__ = (
+        "barrier",
+        "has_left",
+        "job",
+        "next",
+        "patched",
+        "program",
+        "slot",
+        "unit",
+        "wrong",
+    )
+
+    def __init__(
+        self,
+        unit: DispatchUnit,
+        program: DeviceRange,
+        slot: DeviceRange | None,
+        job: CompositeAddress | None,
+        barrier: bool,
+    ) -> None:
+        self.unit, self.program, self.slot, self.job = unit, program, slot, job
+        self.barrier, self.has_left = barrier, False
+        self.next: Dispatch | None = None
+        self.patched: Patched | None = None
+        self.wrong: Exception | None = None
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether program and slot have been read, well or not."""
+        return self.patched is not None or self.wrong is not None
+
+    # --8<-- [start:run-ahead]
+    def run_ahead(self) -> None:
+        """The instruction buffer is free: fetch, unless the barrier is up."""
+        if not self.barrier and not self.is_fetched:
+            self._fetch()
+
+    def start(self) -> int:
+        """The compute pipeline is free: fetch what is not fetched yet; the run's duration."""
+        if not self.is_fetched:
+            self._fetch()
+        self.leave()
+        if self.patched is None:
+            return 0
+        self.unit.running = self
+        return self.patched.duration
+
+    # --8<-- [end:run-ahead]
+
+    def leave(self) -> None:
+        """Make room in the buffer: the run has started, or was dropped and never will."""
+        self.has_left = True
+        following, self.next = self.next, None
+        if following is not None:
+            following.run_ahead()
+
+    def finish(self) -> None:
+        """The run ends: what it computed is in memory. Raises what went wrong since the fetch."""
+        self.unit.running = None
+        if self.patched is None:
+            assert self.wrong is not None
+            raise self.wrong
+        execute(self.patched, self.unit.fetch.memory)
+
+    def _fetch(self) -> None:
+        try:
+            self.patched = self.unit.fetch.fetch(self.program, self.slot, self.job)
+        except Exception as error:  # kept for the queue: whoever moved the clock is not at fault
+            self.wrong = error
