@@ -74,18 +74,6 @@ class Dispatch:
     ``barrier`` holds its fetch back until it starts. ``job`` is memory of the program's own.
     """
 
-    __slots__ = (
-        "barrier",
-        "has_left",
-        "job",
-        "next",
-        "patched",
-        "program",
-        "slot",
-        "unit",
-        "wrong",
-    )
-
     def __init__(
         self,
         unit: DispatchUnit,
@@ -95,15 +83,10 @@ class Dispatch:
         barrier: bool,
     ) -> None:
         self.unit, self.program, self.slot, self.job = unit, program, slot, job
-        self.barrier, self.has_left = barrier, False
+        self.barrier, self.is_fetched, self.has_left = barrier, False, False
         self.next: Dispatch | None = None
         self.patched: Patched | None = None
         self.wrong: Exception | None = None
-
-    @property
-    def is_fetched(self) -> bool:
-        """Whether program and slot have been read, well or not."""
-        return self.patched is not None or self.wrong is not None
 
     # --8<-- [start:run-ahead]
     def run_ahead(self) -> None:
@@ -133,12 +116,15 @@ class Dispatch:
     def finish(self) -> None:
         """The run ends: what it computed is in memory. Raises what went wrong since the fetch."""
         self.unit.running = None
-        if self.patched is None:
-            assert self.wrong is not None
-            raise self.wrong
-        execute(self.patched, self.unit.fetch.memory)
+        patched, wrong = self.patched, self.wrong
+        self.patched = self.wrong = None  # the next run still knows this one
+        if patched is None:
+            assert wrong is not None
+            raise wrong
+        execute(patched, self.unit.fetch.memory)
 
     def _fetch(self) -> None:
+        self.is_fetched = True
         try:
             self.patched = self.unit.fetch.fetch(self.program, self.slot, self.job)
         except Exception as error:  # kept for the queue: whoever moved the clock is not at fault

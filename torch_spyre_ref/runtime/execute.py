@@ -19,7 +19,7 @@ class Execute(Operation):
 
     The card reads both when it fetches the program, which is as soon as it can, or with ``barrier``
     when the operation starts. ``memory`` is the program's own; ``inputs`` and ``outputs`` are what
-    it reads and writes besides.
+    it reads and writes besides. ``owner`` is kept until the operation is over.
     """
 
     program: DeviceRange
@@ -28,6 +28,7 @@ class Execute(Operation):
     memory: CompositeAddress | None = None
     inputs: tuple[DeviceRange, ...] = ()
     outputs: tuple[DeviceRange, ...] = ()
+    owner: object = None
 
     @property
     def reads(self) -> tuple[DeviceRange, ...]:

@@ -45,6 +45,9 @@ class Work(NamedTuple):
     dispatch: Dispatch | None = None  # the run of a program that it is
 
 
+Prepared = tuple[Operation, Work]
+"""An operation, and the work that it is on a card."""
+
 Rules = dict[type[Any], Callable[[Card, PinnedMemory, Any], Work]]
 """What each class of operation is on a card."""
 
@@ -67,6 +70,11 @@ def lower(rules: Rules, card: Card, pinned: PinnedMemory, operation: Operation) 
             f"a queue was given {operation!r}; it takes {', '.join(t.__name__ for t in rules)}"
         )
     return rule(card, pinned, operation)
+
+
+def anew(operation: Operation, work: Work, effect: Effect) -> Prepared:
+    """A host callback once more, to another effect: half the price of lowering a new one."""
+    return operation, Work(work.pipeline, work.duration, effect)
 
 
 # --8<-- [start:h2d]
@@ -117,11 +125,6 @@ def _execute(card: Card, _: PinnedMemory, operation: Execute) -> Work:
     dispatch = Dispatch(
         card.dispatch, operation.program, operation.slot, operation.memory, operation.barrier
     )
-    return execute_work(card, dispatch)
-
-
-def execute_work(card: Card, dispatch: Dispatch) -> Work:
-    """The work that a run of a program is."""
     return Work(card.pipelines.compute, dispatch.start, dispatch.finish, dispatch=dispatch)
 
 

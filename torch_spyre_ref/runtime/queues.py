@@ -12,6 +12,7 @@ an event among it fail too, later submissions are refused, and the error is rais
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from torch_spyre_ref.emulator.card import Card
@@ -21,7 +22,7 @@ from torch_spyre_ref.emulator.timeline import Timeline
 from torch_spyre_ref.runtime.callsite import CallSite, call_site
 from torch_spyre_ref.runtime.errors import QueueError
 from torch_spyre_ref.runtime.events import Event
-from torch_spyre_ref.runtime.lowering import Rules, Work, lower
+from torch_spyre_ref.runtime.lowering import Prepared, Rules, Work, lower
 from torch_spyre_ref.runtime.memcheck import Memcheck
 from torch_spyre_ref.runtime.operations import Operation
 from torch_spyre_ref.runtime.pinned import PinnedMemory
@@ -66,6 +67,7 @@ class Queue:
     def __init__(self, name: str, card: Card, shared: Shared, priority: int = 0) -> None:
         self.name, self.priority = name, priority
         self._card, self._shared, self._clock = card, shared, shared.clock
+        self._control = card.pipelines.control  # signals and waits
         self._pending: deque[Pending] = deque()
         self._last = self._done = 0
         self._lost: list[_Lost] = []
@@ -79,25 +81,44 @@ class Queue:
         makes no sense, ``NotPinnedError``, ``MemcheckError``, or ``QueueError`` when the queue is
         poisoned or closed.
         """
+        operation, work = self.prepare(operation)
+        with self._clock:
+            return self._enqueue(operation, work, label)
+
+    def prepare(self, operation: Operation) -> Prepared:
+        """``operation`` lowered for this card, to be submitted to any of its queues, also often.
+
+        Raises ``TypeError`` or ``ValueError`` for what makes no sense.
+        """
+        return operation, lower(self._shared.rules, self._card, self._shared.pinned, operation)
+
+    def submit_prepared(self, operations: Iterable[Prepared], label: str = "") -> int:
+        """Enqueue operations one after the other; the ticket of the last. Raises as ``submit``."""
+        with self._clock:
+            for operation, work in operations:
+                ticket = self._enqueue(operation, work, label)
+        return ticket
+
+    def _enqueue(self, operation: Operation, work: Work, label: str) -> int:
         clock, shared = self._clock, self._shared
-        work = lower(shared.rules, self._card, shared.pinned, operation)
-        with clock:
-            line = None
-            if shared.memcheck is not None:
-                line = call_site()
-                shared.memcheck.check(self._card.index, operation, line)
-            clock.advance(clock.now + (0 if work.unseen else self._card.spec.submit_time))
-            if len(self._pending) >= shared.queue_depth:
-                self._make_room()
+        line = None
+        if shared.memcheck is not None:
+            line = call_site()
+            shared.memcheck.check(self._card.index, operation, line)
+        clock.advance(clock.now + (0 if work.unseen else self._card.spec.submit_time))
+        pending = self._pending
+        if len(pending) >= shared.queue_depth:
+            self._make_room()
+        if self._failure is not None or self._closed or work.pipeline is self._control:
             self._refuse_unless_good(work)
-            ticket = self._last = clock.ticket()
-            if work.fires is not None:
-                work.fires.ticket, work.fires.queue = ticket, self
-            self._pending.append(Pending(ticket, clock.now, label, line, operation, work))
-            if work.dispatch is not None:
-                self._card.dispatch.take(work.dispatch)
-            if len(self._pending) == 1:
-                self._start_head()
+        ticket = self._last = clock.ticket()
+        if work.fires is not None:
+            work.fires.ticket, work.fires.queue = ticket, self
+        pending.append(Pending(ticket, clock.now, label, line, operation, work))
+        if work.dispatch is not None:
+            self._card.dispatch.take(work.dispatch)
+        if len(pending) == 1:
+            self._start_head()
         return ticket
 
     def wait(self, ticket: int) -> None:
@@ -131,6 +152,15 @@ class Queue:
         with self._clock:
             self._clock.advance(self._clock.now + self._card.spec.query_time)
             return ticket <= self._done
+
+    def is_over(self, ticket: int) -> bool:
+        """Whether operation ``ticket`` is known to be over, as far as time has come."""
+        return ticket <= self._done
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether memcheck looks at the footprint of every operation."""
+        return self._shared.memcheck is not None
 
     def settle(self, ticket: int | None = None) -> None:
         """Hold the host until operation ``ticket``, by default the last one, is over, well or not.
