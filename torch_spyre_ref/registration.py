@@ -17,7 +17,7 @@ from torch_spyre_ref.build_check import check_build
 
 check_build()
 
-from torch_spyre_ref import _bridge, backend, device, generator  # noqa: E402
+from torch_spyre_ref import _bridge, backend, device, generator, sanitizer  # noqa: E402
 from torch_spyre_ref.aten import fallback, kernels  # noqa: E402
 from torch_spyre_ref.memory import api as memory_api  # noqa: E402
 from torch_spyre_ref.memory.driver import MemoryDriver, open_memory  # noqa: E402
@@ -77,6 +77,7 @@ def _tell_torch() -> None:
         *memory_api.EXPORTS,
         *generator.EXPORTS,
         *fallback.EXPORTS,
+        *sanitizer.EXPORTS,
     )
     module = device.publish(functions)
     setattr(module, "__getattr__", _computed_attribute)  # noqa: B010 (mypy knows no module method)

@@ -10,6 +10,7 @@ start.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 from torch_spyre_ref.emulator.addresses import CompositeAddress
@@ -59,11 +60,12 @@ class DispatchUnit:
         self.running: Dispatch | None = None
         self._last: Dispatch | None = None
 
-    def take(self, dispatch: Dispatch) -> None:
+    def take(self, dispatch: Dispatch, ticket: int) -> None:
         """A program was submitted: fetch it now, if the one before it has left the buffer."""
         before, self._last = self._last, dispatch
+        dispatch.ticket = ticket
         if before is not None and not before.has_left:
-            before.next = dispatch
+            before.next, dispatch.before = dispatch, before.ticket
         else:
             dispatch.run_ahead()
 
@@ -84,7 +86,10 @@ class Dispatch:
     ) -> None:
         self.unit, self.program, self.slot, self.job = unit, program, slot, job
         self.barrier, self.is_fetched, self.has_left = barrier, False, False
+        self.ticket = 0
+        self.before: int | None = None  # the program that was in the buffer at submission
         self.next: Dispatch | None = None
+        self.accesses: Sequence[tuple[bool, DeviceRange]] = ()
         self.patched: Patched | None = None
         self.wrong: Exception | None = None
 
@@ -121,6 +126,7 @@ class Dispatch:
         if patched is None:
             assert wrong is not None
             raise wrong
+        self.accesses = patched.accesses
         execute(patched, self.unit.fetch.memory)
 
     def _fetch(self) -> None:

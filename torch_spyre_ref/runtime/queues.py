@@ -12,7 +12,7 @@ an event among it fail too, later submissions are refused, and the error is rais
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from torch_spyre_ref.emulator.card import Card
@@ -26,6 +26,7 @@ from torch_spyre_ref.runtime.lowering import Prepared, Rules, Work, lower
 from torch_spyre_ref.runtime.memcheck import Memcheck
 from torch_spyre_ref.runtime.operations import Operation
 from torch_spyre_ref.runtime.pinned import PinnedMemory
+from torch_spyre_ref.runtime.sanitizer import Sanitizer
 
 
 class Pending(NamedTuple):
@@ -54,6 +55,7 @@ class Shared(NamedTuple):
     timeline: Timeline
     pinned: PinnedMemory
     memcheck: Memcheck | None
+    sanitizer: Sanitizer
     rules: Rules
     queue_depth: int
 
@@ -64,8 +66,15 @@ class Queue:
     Tickets are submission numbers, and those of one queue are over in order.
     """
 
-    def __init__(self, name: str, card: Card, shared: Shared, priority: int = 0) -> None:
-        self.name, self.priority = name, priority
+    def __init__(
+        self,
+        name: str,
+        card: Card,
+        shared: Shared,
+        priority: int = 0,
+        siblings: Sequence[Queue] = (),
+    ) -> None:
+        self.name, self.priority, self._siblings = name, priority, siblings
         self._card, self._shared, self._clock = card, shared, shared.clock
         self._control = card.pipelines.control  # signals and waits
         self._pending: deque[Pending] = deque()
@@ -102,9 +111,10 @@ class Queue:
     def _enqueue(self, operation: Operation, work: Work, label: str) -> int:
         clock, shared = self._clock, self._shared
         line = None
-        if shared.memcheck is not None:
+        if shared.sanitizer.on:
             line = call_site()
-            shared.memcheck.check(self._card.index, operation, line)
+            if shared.memcheck is not None:
+                shared.memcheck.check(self._card.index, operation, line)
         clock.advance(clock.now + (0 if work.unseen else self._card.spec.submit_time))
         pending = self._pending
         if len(pending) >= shared.queue_depth:
@@ -116,7 +126,9 @@ class Queue:
             work.fires.ticket, work.fires.queue = ticket, self
         pending.append(Pending(ticket, clock.now, label, line, operation, work))
         if work.dispatch is not None:
-            self._card.dispatch.take(work.dispatch)
+            self._card.dispatch.take(work.dispatch, ticket)
+        if shared.sanitizer.on:
+            shared.sanitizer.submitted(self, pending[-1], self._siblings)
         if len(pending) == 1:
             self._start_head()
         return ticket
@@ -159,8 +171,13 @@ class Queue:
 
     @property
     def is_checked(self) -> bool:
-        """Whether memcheck looks at the footprint of every operation."""
-        return self._shared.memcheck is not None
+        """Whether the sanitizer looks at the footprint of every operation."""
+        return self._shared.sanitizer.on
+
+    @property
+    def device(self) -> int:
+        """The index of the card."""
+        return self._card.index
 
     def settle(self, ticket: int | None = None) -> None:
         """Hold the host until operation ``ticket``, by default the last one, is over, well or not.
@@ -287,6 +304,8 @@ class Queue:
         clock = self._clock
         self._done = ticket
         clock.retire(entry)
+        if self._shared.sanitizer.on:
+            self._shared.sanitizer.completed(self, entry)
         self._shared.timeline.append(
             (
                 ticket,

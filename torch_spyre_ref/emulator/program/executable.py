@@ -106,7 +106,11 @@ class Sized:
 
 
 class Patched:
-    """A program with one correction slot's addresses and numbers in it."""
+    """A program with one correction slot's addresses and numbers in it.
+
+    ``accesses`` are the loads whose place is known beforehand (False) and all stores (True), in
+    order.
+    """
 
     def __init__(self, name: str, sized: Sized, places: Sequence[tuple[Operand, Patch]]) -> None:
         self.duration, self.costs = sized.duration, sized.costs
@@ -114,6 +118,7 @@ class Patched:
         self._memory: Memory | None = None
         self._regions: dict[int, Bytes] = {}
         self._steps: list[Step] | None = None
+        self.accesses: list[tuple[bool, DeviceRange]] = []
         self.footprint = self._survey(Operands(places, Memory()))
 
     def _survey(self, operands: Operands) -> Footprint:
@@ -125,6 +130,10 @@ class Patched:
                 i = lanes.stage.instructions[index]
                 if i.place is not None:
                     box = _reach(lanes, operands, i)
+                    if i.op == "load" and not movement.indirect(i):
+                        self.accesses.append((False, box))
+                    elif i.op != "load":
+                        self.accesses.append((True, box))
                     if i.op != "store":
                         reads.append(box)
                     if i.op != "load":
