@@ -17,7 +17,7 @@ from torch_spyre_ref.runtime import Queue, Runtime
 from torch_spyre_ref.settings import Settings
 
 if TYPE_CHECKING:
-    from torch_spyre_ref.launch import Programs
+    from torch_spyre_ref.jobs.programs import Programs
     from torch_spyre_ref.memory.driver import MemoryDriver
     from torch_spyre_ref.parts import Parts
 
@@ -69,8 +69,11 @@ class Backend:
 
     def programs(self, device: int) -> Programs:
         """The programs that are prepared on a card."""
-        programs = self._programs.get(device)
-        return programs or self._programs.setdefault(device, self.parts.programs(self, device))
+        if device not in self._programs:
+            from torch_spyre_ref.jobs.programs import Programs
+
+            self._programs.setdefault(device, Programs(self, device, self.parts.job))
+        return self._programs[device]
 
     def _start(self) -> Runtime:
         with self._lock:

@@ -13,27 +13,22 @@ from __future__ import annotations
 
 import os
 import struct
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 
 from torch_spyre_ref import _bridge, backend
-from torch_spyre_ref.allocator import Allocation
-from torch_spyre_ref.aten.copies import device_range, refuse_internal_overlap
+from torch_spyre_ref.aten.copies import device_range
 from torch_spyre_ref.device import index_of
 from torch_spyre_ref.emulator.pages import Bytes
-from torch_spyre_ref.emulator.program import Program, pack_address, parse, slot_bytes
-from torch_spyre_ref.emulator.program.check import fit
+from torch_spyre_ref.emulator.program import pack_address
 from torch_spyre_ref.emulator.program.slot import slot_end
-from torch_spyre_ref.memory.placement import ANYWHERE, current_placement
+from torch_spyre_ref.jobs.arguments import Arguments, Binding
+from torch_spyre_ref.jobs.memory import JobMemory
 from torch_spyre_ref.runtime import (
     D2H,
     H2D,
@@ -49,12 +44,9 @@ from torch_spyre_ref.runtime import (
 from torch_spyre_ref.runtime.lowering import Prepared, anew
 from torch_spyre_ref.spyrecode import (
     Artifact,
-    ArtifactError,
     ComputeOnDevice,
     ComputeOnHost,
     DataTransfer,
-    Description,
-    LaunchMismatchError,
     LaunchSpec,
     read_artifact,
 )
@@ -63,66 +55,6 @@ if TYPE_CHECKING:
     from torch_spyre_ref.backend import Backend
 
 SLOTS: Final = 2
-_BINDINGS_KEPT: Final = 256
-
-
-# Refuse a program that asks for another slot than its launches fill
-def check_program(artifact: Artifact, program: Program) -> None:
-    """Raise :class:`ArtifactError` unless the launch spec fills the program's correction slot."""
-    spec = artifact.spec
-    symbols = sorted(spec.symbols, key=lambda symbol: symbol.offset)
-    filled = [_kind(spec, symbol.kind, symbol.index) for symbol in symbols]
-    kinds = {
-        int(number.value): "float" if number.op == "float symbol" else "integer"
-        for number in program.numbers
-        if number.op.endswith("symbol")
-    }
-    wanted: list[str | None] = [None] * program.addresses
-    for operand in program.operands:
-        if operand.symbol is not None:
-            wanted[operand.symbol] = f"address of {operand.format}"
-    wanted += [kinds.get(index) for index in range(program.symbols)]
-    fits = len(filled) == len(wanted) and all(
-        want in (None, have) for have, want in zip(filled, wanted, strict=True)
-    )
-    size = slot_bytes(program.addresses, program.symbols)
-    if not fits or size != spec.correction_size:
-        wrong = f"the spec fills a slot of {spec.correction_size} bytes: {', '.join(filled)}"
-        asked = ", ".join(want or "anything" for want in wanted)
-        expected = f"what program {program.name!r} asks for, {size} bytes: {asked}"
-        raise ArtifactError(artifact.name, "LaunchSpec.symbols", wrong, expected)
-
-
-def _kind(spec: LaunchSpec, kind: str, index: int) -> str:
-    if kind == "address":
-        return f"address of {spec.arguments[index].dtype}"
-    return spec.scalars[index].type if kind == "scalar" else "integer"
-
-
-# Own a job's memory for as long as anything runs in it
-class JobMemory:
-    """One allocation; it is freed when no launch and no program refers to it any more."""
-
-    def __init__(self, backend: Backend, device: int, nbytes: int) -> None:
-        self._free = backend.memory.free
-        where = copy_context()
-        where.run(current_placement.set, ANYWHERE)
-        self.allocation: Allocation = where.run(backend.memory.allocate, nbytes, device)
-
-    def at(self, offset: int, nbytes: int) -> DeviceRange:
-        """``nbytes`` bytes of it."""
-        return DeviceRange.contiguous(self.allocation.composite, offset, nbytes)
-
-    def behind(self, offset: int) -> CompositeAddress | None:
-        """All of it from ``offset`` on; None when nothing is left."""
-        length = self.allocation.nbytes - offset
-        if length <= 0:
-            return None
-        return CompositeAddress(tuple(self.allocation.composite.pieces(offset, length)))
-
-    def __del__(self) -> None:
-        if hasattr(self, "allocation"):
-            self._free(self.allocation)
 
 
 # Make the operations of a launch once
@@ -251,105 +183,6 @@ class Job:
         lane.queue, lane.ticket = queue, ticket
         self._readers[number] = queue, ticket
         return ticket
-
-
-# Share programs by content
-class Programs:
-    """The programs of one card: the same content is there once."""
-
-    def __init__(self, backend: Backend, device: int) -> None:
-        self.backend, self.device = backend, device
-        self.lock = threading.RLock()
-        self._jobs: WeakValueDictionary[tuple[str, int], Job] = WeakValueDictionary()
-
-    def job(self, artifact: Artifact, slots: int) -> Job:
-        """The program of ``artifact``, on the card."""
-        key = artifact.digest, slots
-        with self.lock:
-            job = self._jobs.get(key)
-            if job is None:
-                program = parse(artifact.program)
-                check_program(artifact, program)
-                fit(program, self.backend.runtime.spec)
-                job = Job(self.backend, self.device, artifact, slots)
-                job.loaded()
-                self._jobs[key] = job
-            return job
-
-    def evict(self) -> None:
-        """Memory is short: take every program off the card, unless one is just being launched."""
-        if self.lock.acquire(blocking=False):
-            try:
-                for job in list(self._jobs.values()):
-                    job.evict()
-            finally:
-                self.lock.release()
-
-
-# Say what a tensor is to a launch spec
-def describe(tensor: torch.Tensor) -> Description:
-    """A tensor as a launch spec sees it."""
-    return Description(
-        tensor.device.type,
-        tensor.device.index,
-        str(tensor.dtype).removeprefix("torch."),
-        "negated" if tensor.is_neg() else "row-major",
-        tuple(tensor.shape),
-        tensor.stride(),
-    )
-
-
-class Binding(NamedTuple):
-    """What launches with arguments of some shapes have in common: sizes, and who has no element."""
-
-    sizes: tuple[int, ...]
-    empty: tuple[bool, ...]
-
-
-# Check the arguments of a launch
-class Arguments:
-    """What a launch spec makes of arguments, checked once for the same descriptions."""
-
-    def __init__(self, spec: LaunchSpec, card: int) -> None:
-        self.spec, self.card = spec, card
-        self._bindings: OrderedDict[Any, Binding] = OrderedDict()
-
-    def bind(self, args: Sequence[torch.Tensor], scalars: Sequence[int | float]) -> Binding:
-        """What these arguments mean. Raises :class:`LaunchMismatchError`."""
-        try:
-            key = [(t.shape, t.stride(), t.dtype, t.get_device(), t.is_neg()) for t in args]
-        except AttributeError:
-            wrong = next(t for t in args if not isinstance(t, torch.Tensor))
-            raise LaunchMismatchError(f"{wrong!r} was given where a tensor belongs") from None
-        like = (*key, *map(type, scalars))
-        binding = self._bindings.get(like)
-        if binding is None or any(type(s) is int and s.bit_length() > 63 for s in scalars):
-            binding = self._check(like, args, scalars)
-        return binding
-
-    def _check(
-        self, like: object, args: Sequence[torch.Tensor], scalars: Sequence[int | float]
-    ) -> Binding:
-        sizes = self.spec.check([describe(t) for t in args], scalars, card=self.card)
-        for argument, tensor in zip(self.spec.arguments, args, strict=True):
-            if argument.role != "input":
-                refuse_internal_overlap(tensor)
-        binding = Binding(tuple(sizes.values()), tuple(t.numel() == 0 for t in args))
-        self._bindings[like] = binding
-        if len(self._bindings) > _BINDINGS_KEPT:
-            self._bindings.popitem(last=False)
-        return binding
-
-    def touched(self, args: Sequence[torch.Tensor]) -> dict[str, Any]:
-        """The ``inputs`` and ``outputs`` of a launch, as far as its arguments tell."""
-        inputs, outputs = [], []
-        for argument, tensor in zip(self.spec.arguments, args, strict=True):
-            if tensor.numel():
-                if argument.role != "output":
-                    inputs.append(device_range(tensor))
-                if argument.role != "input":
-                    outputs.append(device_range(tensor))
-        return {"inputs": tuple(inputs), "outputs": tuple(outputs)}
 
 
 # Pack a correction slot

@@ -221,7 +221,7 @@ def test_a_dropped_program_makes_room_in_the_buffer() -> None:
     assert run.slot is not None
     bench.queue.reset()
     assert bench.results() == [2, 0, 0]
-    assert bench.card.card.dispatch.running is None
+    assert bench.card.card.fetch.running is None
 
 
 def test_the_duration_is_that_of_the_tiles_and_the_timeline_shows_it() -> None:

@@ -4,7 +4,8 @@ feeds programs to its cores."""
 from __future__ import annotations
 
 from torch_spyre_ref.emulator.clock import Clock
-from torch_spyre_ref.emulator.fetch import DispatchUnit, FetchUnit
+from torch_spyre_ref.emulator.executables import Executables
+from torch_spyre_ref.emulator.fetch import FetchUnit
 from torch_spyre_ref.emulator.memory import Memory
 from torch_spyre_ref.emulator.pipelines import Completed, Pipelines
 from torch_spyre_ref.emulator.regions import Mode, RegionTable
@@ -28,9 +29,9 @@ class Card:
         self.memory = Memory()
         self.regions = region_table(self.memory, spec, mode)
         self.pipelines = Pipelines(clock, completed)
-        self.fetch = FetchUnit(self.memory, spec)
-        self.dispatch = DispatchUnit(self.fetch)
-        self.memory.on_detach = self.fetch.forget
+        self.executables = Executables(self.memory, spec)
+        self.fetch = FetchUnit(self.executables)
+        self.memory.on_detach = self.executables.forget
 
     def __repr__(self) -> str:
         return (

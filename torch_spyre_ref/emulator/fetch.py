@@ -9,54 +9,21 @@ start.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
 
 from torch_spyre_ref.emulator.addresses import CompositeAddress
-from torch_spyre_ref.emulator.memory import Memory
+from torch_spyre_ref.emulator.executables import Executables
 from torch_spyre_ref.emulator.operands import DeviceRange
-from torch_spyre_ref.emulator.program import Executable, Patched, parse
+from torch_spyre_ref.emulator.program import Patched
 from torch_spyre_ref.emulator.program.executable import execute
-from torch_spyre_ref.emulator.spec import CardSpec
-
-_KEPT: Final = 1_024
-
-
-# Read a program and its correction slot, together
-class FetchUnit:
-    """What was fetched lately, decoded once for the same bytes; one unit a card."""
-
-    def __init__(self, memory: Memory, spec: CardSpec) -> None:
-        self.memory, self.spec = memory, spec
-        self._executables: OrderedDict[bytes, Executable] = OrderedDict()
-
-    def fetch(
-        self, program: DeviceRange, slot: DeviceRange | None, job: CompositeAddress | None
-    ) -> Patched:
-        """The program as its bytes and its slot's bytes are now. Raises what is wrong with them."""
-        data = self.memory.dense(program)
-        executable = self._executables.get(data) or self._decode(data)
-        return executable.patch(self.memory.dense(slot) if slot is not None else b"", job)
-
-    def _decode(self, data: bytes) -> Executable:
-        executable = self._executables[data] = Executable(parse(data), self.spec)
-        if len(self._executables) > _KEPT:
-            self._executables.popitem(last=False)
-        return executable
-
-    def forget(self) -> None:
-        """Let go of memory that earlier programs have resolved operands in."""
-        for executable in self._executables.values():
-            executable.forget()
 
 
 # Start one program after another
-class DispatchUnit:
-    """Hands programs to the fetch unit in the order of their submission; one unit a card."""
+class FetchUnit:
+    """Fetches programs in the order of their submission; one unit a card."""
 
-    def __init__(self, fetch: FetchUnit) -> None:
-        self.fetch = fetch
+    def __init__(self, executables: Executables) -> None:
+        self.executables = executables
         self.running: Dispatch | None = None
         self._last: Dispatch | None = None
 
@@ -78,7 +45,7 @@ class Dispatch:
 
     def __init__(
         self,
-        unit: DispatchUnit,
+        unit: FetchUnit,
         program: DeviceRange,
         slot: DeviceRange | None,
         job: CompositeAddress | None,
@@ -127,11 +94,11 @@ class Dispatch:
             assert wrong is not None
             raise wrong
         self.accesses = patched.accesses
-        execute(patched, self.unit.fetch.memory)
+        execute(patched, self.unit.executables.memory)
 
     def _fetch(self) -> None:
         self.is_fetched = True
         try:
-            self.patched = self.unit.fetch.fetch(self.program, self.slot, self.job)
+            self.patched = self.unit.executables.fetch(self.program, self.slot, self.job)
         except Exception as error:  # kept for the queue: whoever moved the clock is not at fault
             self.wrong = error

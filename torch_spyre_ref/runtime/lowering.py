@@ -123,7 +123,7 @@ def _compute(card: Card, _: PinnedMemory, operation: Compute) -> Work:
 
 def _execute(card: Card, _: PinnedMemory, operation: Execute) -> Work:
     dispatch = Dispatch(
-        card.dispatch, operation.program, operation.slot, operation.memory, operation.barrier
+        card.fetch, operation.program, operation.slot, operation.memory, operation.barrier
     )
     return Work(card.pipelines.compute, dispatch.start, dispatch.finish, dispatch=dispatch)
 

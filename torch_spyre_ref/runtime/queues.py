@@ -126,7 +126,7 @@ class Queue:
             work.fires.ticket, work.fires.queue = ticket, self
         pending.append(Pending(ticket, clock.now, label, line, operation, work))
         if work.dispatch is not None:
-            self._card.dispatch.take(work.dispatch, ticket)
+            self._card.fetch.take(work.dispatch, ticket)
         if shared.sanitizer.on:
             shared.sanitizer.submitted(self, pending[-1], self._siblings)
         if len(pending) == 1:
