@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from torch_spyre_ref import backend
 from torch_spyre_ref.emulator.assembly import Assembler
 from torch_spyre_ref.emulator.program import ProgramError, encode
-from torch_spyre_ref.launch import launch_jobplan, prepare_kernel
+from torch_spyre_ref.launch import JobPlan, launch_jobplan, prepare_kernel
 from torch_spyre_ref.spyrecode import (
     Argument,
     ArtifactError,
@@ -396,3 +397,31 @@ def test_without_the_barrier_the_first_launch_runs_unpatched(tmp_path: Path) -> 
         torch.accelerator.synchronize(0)
     backend.current().queue(0).reset()
     assert args[2].cpu().unique().tolist() == [1]
+
+
+def test_launching_costs_the_same_beside_many_programs(tmp_path: Path) -> None:
+    """The work of a launch, counted: wall time is for ``python -m benchmarks``."""
+
+    def calls(plan: JobPlan, args: list[torch.Tensor]) -> int:
+        count = 0
+
+        def seen(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(seen)
+        launch_jobplan(plan, args)
+        torch.accelerator.synchronize(0)
+        sys.setprofile(None)
+        return count
+
+    write_artifact(tmp_path / "add", add_program(), add_spec(), name="add")
+    plan, args = prepare_kernel(tmp_path / "add", 0), good()
+    for _ in range(4):
+        launch_jobplan(plan, args)
+    alone = calls(plan, args)
+    others = []
+    for index in range(40):
+        write_artifact(tmp_path / "other", add_program(), add_spec(), name=f"add {index}")
+        others.append(prepare_kernel(tmp_path / "other", 0))
+    assert calls(plan, args) <= alone + 5

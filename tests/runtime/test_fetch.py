@@ -30,9 +30,9 @@ def doubling() -> bytes:
 class Programmed(Bench):
     """A bench with the doubling program on the card, tensors 1, 2, 3, ... and empty results."""
 
-    def __init__(self) -> None:
+    def __init__(self, link_latency: int = 500) -> None:
         # A patch is still on its way when the host submits the program, as on any real link.
-        super().__init__(replace(SPEC, link_latency=500))
+        super().__init__(replace(SPEC, link_latency=link_latency))
         code = np.frombuffer(doubling(), np.uint8)
         self.bytes[PROGRAM : PROGRAM + code.size] = code
         self.program = self.at(PROGRAM, code.size)
@@ -221,7 +221,6 @@ def test_a_dropped_program_makes_room_in_the_buffer() -> None:
     assert run.slot is not None
     bench.queue.reset()
     assert bench.results() == [2, 0, 0]
-    assert bench.card.card.fetch.running is None
 
 
 def test_the_duration_is_that_of_the_tiles_and_the_timeline_shows_it() -> None:
@@ -240,3 +239,46 @@ def test_what_is_no_program_poisons_the_queue_and_not_the_caller() -> None:
     with pytest.raises(ProgramError):
         bench.runtime.synchronize(0)
     bench.queue.reset()
+
+
+def running() -> Programmed:
+    """A bench on which the program is in the middle of doubling tensor 0."""
+    bench = Programmed(link_latency=1)
+    bench.launch(0, barrier=True)
+    bench.results()
+    bench.tensor(8)[:] = 0
+    bench.queue.submit(bench.run(barrier=True))
+    assert bench.queue.pending()[0].work.dispatch is not None
+    return bench
+
+
+def test_an_operand_written_while_the_program_runs_is_poison() -> None:
+    bench = running()
+    other = bench.card.new_queue()
+    other.wait(other.submit(bench.h2d(7, DATA, 64)))
+    assert bench.queue.pending()[0].work.dispatch is not None
+    assert bench.results(1) == [-2]
+    assert bench.tensor(0).tolist() == [-1] * 16 + [1] * 16
+    assert bench.tensor(8).tolist() == [-2] * 16 + [2] * 16
+
+
+def test_a_result_written_while_the_program_runs_is_poison() -> None:
+    bench = running()
+    other = bench.card.new_queue()
+    other.wait(other.submit(bench.h2d(7, DATA + 8 * NBYTES + 64, 64)))
+    bench.results()
+    assert bench.tensor(8).tolist() == [2] * 16 + [-1] * 16
+
+
+def test_neighbours_of_an_operand_may_be_written_meanwhile() -> None:
+    bench = running()
+    other = bench.card.new_queue()
+    other.wait(other.submit(bench.h2d(7, DATA + NBYTES)))
+    assert bench.results(2) == [2, 0]
+    assert set(bench.tensor(1).tolist()) == {0x07070707}
+
+
+def test_a_result_read_while_the_program_runs_is_the_old_one() -> None:
+    bench = running()
+    assert bench.read(DATA + 8 * NBYTES, queue=bench.card.new_queue()) == [0]
+    assert bench.results(1) == [2]

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from torch_spyre_ref.emulator.addresses import CompositeAddress
 from torch_spyre_ref.emulator.executables import Executables
 from torch_spyre_ref.emulator.operands import DeviceRange
+from torch_spyre_ref.emulator.overlap import Span
 from torch_spyre_ref.emulator.program import Patched
 from torch_spyre_ref.emulator.program.executable import execute
 
@@ -24,7 +25,6 @@ class FetchUnit:
 
     def __init__(self, executables: Executables) -> None:
         self.executables = executables
-        self.running: Dispatch | None = None
         self._last: Dispatch | None = None
 
     def take(self, dispatch: Dispatch, ticket: int) -> None:
@@ -58,6 +58,7 @@ class Dispatch:
         self.next: Dispatch | None = None
         self.accesses: Sequence[tuple[bool, DeviceRange]] = ()
         self.patched: Patched | None = None
+        self.span: Span | None = None
         self.wrong: Exception | None = None
 
     # --8<-- [start:run-ahead]
@@ -73,7 +74,7 @@ class Dispatch:
         self.leave()
         if self.patched is None:
             return 0
-        self.unit.running = self
+        self.span = Span(self.unit.executables.memory, self.patched.exact)
         return self.patched.duration
 
     # --8<-- [end:run-ahead]
@@ -87,14 +88,15 @@ class Dispatch:
 
     def finish(self) -> None:
         """The run ends: what it computed is in memory. Raises what went wrong since the fetch."""
-        self.unit.running = None
-        patched, wrong = self.patched, self.wrong
-        self.patched = self.wrong = None  # the next run still knows this one
-        if patched is None:
+        patched, wrong, span = self.patched, self.wrong, self.span
+        self.patched = self.wrong = self.span = None  # the next run still knows this one
+        if patched is None or span is None:
             assert wrong is not None
             raise wrong
         self.accesses = patched.accesses
+        span.close()
         execute(patched, self.unit.executables.memory)
+        span.poison()
 
     def _fetch(self) -> None:
         self.is_fetched = True

@@ -36,6 +36,7 @@ class Memory:
 
     def __init__(self) -> None:
         self._regions: dict[int, Bytes] = {}
+        self.watch: Callable[[DeviceRange], None] | None = None  # told of what is written
         self.on_detach: Callable[[], None] | None = None
 
     def attach(self, region: int, size: int) -> None:
@@ -87,6 +88,8 @@ class Memory:
 
         Where elements of the target overlap, the last in row-major order stays.
         """
+        if self.watch is not None:
+            self.watch(target)
         view = self._view(target)
         if view is None or target.overlaps_itself:
             scatter(target, self.region, data)
@@ -97,6 +100,8 @@ class Memory:
 
     def move(self, source: DeviceRange, target: DeviceRange) -> None:
         """Copy ``source`` to ``target``, as if all were read before anything is written."""
+        if self.watch is not None:
+            self.watch(target)
         old, new = self._view(source), self._view(target)
         if old is None or new is None or old.shape != new.shape or target.overlaps_itself:
             self.write(target, self.read(source))
@@ -105,6 +110,8 @@ class Memory:
 
     def fill(self, target: DeviceRange, pattern: bytes) -> None:
         """Repeat ``pattern`` over ``target``, in row-major order, as often as it fits."""
+        if self.watch is not None:
+            self.watch(target)
         for size, word in _WORDS.items():
             if target.run % size == 0 and size % len(pattern) == 0 and not target.overlaps_itself:
                 view = self._view(target, size)

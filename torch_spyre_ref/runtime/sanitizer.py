@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from torch_spyre_ref.emulator.memory import Memory
 from torch_spyre_ref.emulator.operands import DeviceRange
+from torch_spyre_ref.emulator.overlap import may_overlap
 from torch_spyre_ref.runtime.callsite import CallSite
 
 if TYPE_CHECKING:
@@ -94,17 +95,9 @@ def _slot_access(entry: Pending, other: Pending) -> DeviceRange | None:
         dispatch = run.work.dispatch
         if dispatch is None or dispatch.slot is None or (dispatch.is_fetched and run is other):
             continue
-        if any(_overlap(dispatch.slot, target) for target in write.operation.writes):
+        if any(may_overlap(dispatch.slot, target) for target in write.operation.writes):
             return dispatch.slot if write.work.dispatch is None else None
     return None
-
-
-def _overlap(one: DeviceRange, other: DeviceRange) -> bool:
-    return any(
-        region == number and start < end and begin < stop
-        for region, start, stop in one.footprint()
-        for number, begin, end in other.footprint()
-    )
 
 
 class Initcheck:

@@ -108,8 +108,8 @@ class Sized:
 class Patched:
     """A program with one correction slot's addresses and numbers in it.
 
-    ``accesses`` are the loads whose place is known beforehand (False) and all stores (True), in
-    order.
+    ``exact`` are the loads (False) and stores (True) whose place is known beforehand, in order;
+    ``accesses`` are these and all other stores.
     """
 
     def __init__(self, name: str, sized: Sized, places: Sequence[tuple[Operand, Patch]]) -> None:
@@ -119,6 +119,7 @@ class Patched:
         self._regions: dict[int, Bytes] = {}
         self._steps: list[Step] | None = None
         self.accesses: list[tuple[bool, DeviceRange]] = []
+        self.exact: list[tuple[bool, DeviceRange]] = []
         self.footprint = self._survey(Operands(places, Memory()))
 
     def _survey(self, operands: Operands) -> Footprint:
@@ -130,10 +131,11 @@ class Patched:
                 i = lanes.stage.instructions[index]
                 if i.place is not None:
                     box = _reach(lanes, operands, i)
-                    if i.op == "load" and not movement.indirect(i):
-                        self.accesses.append((False, box))
-                    elif i.op != "load":
-                        self.accesses.append((True, box))
+                    exact = not movement.indirect(i)
+                    if exact or i.op != "load":
+                        self.accesses.append((i.op != "load", box))
+                    if exact:
+                        self.exact.append((i.op != "load", box))
                     if i.op != "store":
                         reads.append(box)
                     if i.op != "load":
