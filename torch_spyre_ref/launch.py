@@ -52,7 +52,7 @@ from torch_spyre_ref.spyrecode import (
 )
 
 if TYPE_CHECKING:
-    from torch_spyre_ref.backend import Backend
+    from torch_spyre_ref.jobs.programs import Programs
 
 SLOTS: Final = 2
 
@@ -84,7 +84,7 @@ class Lane:
         self.queue, self.ticket = queue, 0
         self._job, self._memory, self._slot = job.artifact, memory, slot
         self._shift = job.shift
-        self._pinned = job.backend.runtime.pinned
+        self._staging = job.programs.staging
         self._buffers: dict[int, Bytes] = {}
         self.steps = [self._step(step, queue) for step in job.artifact.execution]
 
@@ -123,7 +123,7 @@ class Lane:
 
     def _buffer(self, handle: int, size: int) -> Bytes:
         if handle not in self._buffers or self._buffers[handle].size < size:
-            self._buffers[handle] = self._pinned.allocate(size).array
+            self._buffers[handle] = self._staging.take(size)
         return self._buffers[handle][:size]
 
     def _range(self, start: int, size: int) -> DeviceRange:
@@ -137,8 +137,9 @@ class Lane:
 class Job:
     """A program on one card, with its correction slots; on the card only when it is needed."""
 
-    def __init__(self, backend: Backend, device: int, artifact: Artifact, slots: int) -> None:
-        self.backend, self.device, self.artifact, self.slots = backend, device, artifact, slots
+    def __init__(self, programs: Programs, artifact: Artifact, slots: int) -> None:
+        self.programs, self.artifact, self.slots = programs, artifact, slots
+        self.backend, self.device = programs.backend, programs.device
         self.shift = (slots - 1) * artifact.binary.dev_ptr
         self.memory: JobMemory | None = None
         self._lanes: list[list[Lane]] = []
@@ -227,7 +228,6 @@ class JobPlan:
 
     def __init__(self, job: Job) -> None:
         self.job, self.spec, self.device = job, job.artifact.spec, job.device
-        self.programs = job.backend.programs(job.device)
         self.arguments, self.packer = Arguments(self.spec, self.device), Packer(self.spec)
 
     def __repr__(self) -> str:
@@ -281,7 +281,7 @@ def launch_jobplan(
     """
     queue = queue or plan.job.backend.queue(plan.device)
     binding = plan.arguments.bind(args, scalars)
-    with plan.programs.lock:
+    with plan.job.programs.lock:
         nowhere = plan.job.loaded().allocation.composite
         slot = plan.packer.pack(args, scalars, binding, nowhere)
         changes: dict[str, Any] = plan.arguments.touched(args) if queue.is_checked else {}

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 from torch_spyre_ref.emulator.program import parse
 from torch_spyre_ref.emulator.program.check import fit
 from torch_spyre_ref.jobs.check import check_program
+from torch_spyre_ref.jobs.staging import SlotStaging
 from torch_spyre_ref.spyrecode import Artifact
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Programs:
     def __init__(self, backend: Backend, device: int, make: type[Job]) -> None:
         self.backend, self.device, self._make = backend, device, make
         self.lock = threading.RLock()
+        self.staging = SlotStaging(backend.runtime.pinned)
         self._jobs: WeakValueDictionary[tuple[str, int], Job] = WeakValueDictionary()
 
     def job(self, artifact: Artifact, slots: int) -> Job:
@@ -36,7 +38,7 @@ class Programs:
                 program = parse(artifact.program)
                 check_program(artifact, program)
                 fit(program, self.backend.runtime.spec)
-                job = self._make(self.backend, self.device, artifact, slots)
+                job = self._make(self, artifact, slots)
                 job.loaded()
                 self._jobs[key] = job
             return job

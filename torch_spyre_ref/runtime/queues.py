@@ -77,6 +77,7 @@ class Queue:
         self.name, self.priority, self._siblings = name, priority, siblings
         self._card, self._shared, self._clock = card, shared, shared.clock
         self._control = card.pipelines.control  # signals and waits
+        self._sanitizer, self._submit_time = shared.sanitizer, card.spec.submit_time
         self._pending: deque[Pending] = deque()
         self._last = self._done = 0
         self._lost: list[_Lost] = []
@@ -103,32 +104,33 @@ class Queue:
 
     def submit_prepared(self, operations: Iterable[Prepared], label: str = "") -> int:
         """Enqueue operations one after the other; the ticket of the last. Raises as ``submit``."""
+        enqueue = self._enqueue
         with self._clock:
             for operation, work in operations:
-                ticket = self._enqueue(operation, work, label)
+                ticket = enqueue(operation, work, label)
         return ticket
 
     def _enqueue(self, operation: Operation, work: Work, label: str) -> int:
-        clock, shared = self._clock, self._shared
+        clock, sanitizer, pending = self._clock, self._sanitizer, self._pending
         line = None
-        if shared.sanitizer.on:
+        if sanitizer.on:
             line = call_site()
-            if shared.memcheck is not None:
-                shared.memcheck.check(self._card.index, operation, line)
-        clock.advance(clock.now + (0 if work.unseen else self._card.spec.submit_time))
-        pending = self._pending
-        if len(pending) >= shared.queue_depth:
+            if self._shared.memcheck is not None:
+                self._shared.memcheck.check(self._card.index, operation, line)
+        clock.advance(clock.now if work.unseen else clock.now + self._submit_time)
+        if len(pending) >= self._shared.queue_depth:
             self._make_room()
         if self._failure is not None or self._closed or work.pipeline is self._control:
             self._refuse_unless_good(work)
         ticket = self._last = clock.ticket()
         if work.fires is not None:
             work.fires.ticket, work.fires.queue = ticket, self
-        pending.append(Pending(ticket, clock.now, label, line, operation, work))
+        entry = Pending(ticket, clock.now, label, line, operation, work)
+        pending.append(entry)
         if work.dispatch is not None:
             self._card.fetch.take(work.dispatch, ticket)
-        if shared.sanitizer.on:
-            shared.sanitizer.submitted(self, pending[-1], self._siblings)
+        if sanitizer.on:
+            sanitizer.submitted(self, entry, self._siblings)
         if len(pending) == 1:
             self._start_head()
         return ticket
@@ -172,7 +174,7 @@ class Queue:
     @property
     def is_checked(self) -> bool:
         """Whether the sanitizer looks at the footprint of every operation."""
-        return self._shared.sanitizer.on
+        return self._sanitizer.on
 
     @property
     def device(self) -> int:
@@ -304,8 +306,8 @@ class Queue:
         clock = self._clock
         self._done = ticket
         clock.retire(entry)
-        if self._shared.sanitizer.on:
-            self._shared.sanitizer.completed(self, entry)
+        if self._sanitizer.on:
+            self._sanitizer.completed(self, entry)
         self._shared.timeline.append(
             (
                 ticket,
