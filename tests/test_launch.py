@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch_spyre_ref import backend
 from torch_spyre_ref.emulator.assembly import Assembler
 from torch_spyre_ref.emulator.program import ProgramError, encode
 from torch_spyre_ref.launch import JobPlan, launch_jobplan, prepare_kernel
+from torch_spyre_ref.runtime import QueueError
 from torch_spyre_ref.spyrecode import (
     Argument,
     ArtifactError,
@@ -256,6 +258,45 @@ def test_a_mismatch_is_refused_before_anything_is_enqueued(add: Path, what: str)
     args = good()
     launch_jobplan(plan, args)
     assert args[2].cpu().unique().tolist() == [2]
+
+
+def test_arguments_in_another_order_are_refused(tmp_path: Path) -> None:
+    write_artifact(tmp_path / "sum", sum_program(), SUM, memory=256 + 4 * 1024)
+    plan = prepare_kernel(tmp_path / "sum", 0)
+    x, out = torch.ones(8, device="spyre:0"), torch.zeros((), device="spyre:0")
+    with pytest.raises(LaunchMismatchError, match="argument 0, input 'x': shape"):
+        launch_jobplan(plan, [out, x])
+
+
+def test_a_refused_launch_on_a_poisoned_queue_changes_nothing(add: Path) -> None:
+    plan = prepare_kernel(add, 0)
+    args, queue = good(), backend.current().runtime.cards[0].new_queue()
+    torch.accelerator.synchronize(0)
+    launch_jobplan(plan, args, queue=queue)
+    queue.close()
+    before = allocated()
+    with pytest.raises(QueueError, match="is closed"):
+        launch_jobplan(plan, args, queue=queue)
+    assert (queue.pending(), allocated()) == ([], before)
+    launch_jobplan(plan, args)
+    assert args[2].cpu().unique().tolist() == [2]
+
+
+def test_threads_launch_one_program_at_once(add: Path) -> None:
+    plan = prepare_kernel(add, 0)
+    a, b, _ = good()
+    results = [torch.zeros(4, 6, device="spyre:0") for _ in range(32)]
+
+    def work(part: int) -> None:
+        for result in results[part::4]:
+            launch_jobplan(plan, [a, b, result])
+
+    threads = [Thread(target=work, args=(part,)) for part in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert torch.stack([result.cpu() for result in results]).unique().tolist() == [2]
 
 
 def test_a_result_that_overlaps_itself_is_refused(add: Path) -> None:

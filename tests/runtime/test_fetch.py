@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -282,3 +284,15 @@ def test_a_result_read_while_the_program_runs_is_the_old_one() -> None:
     bench = running()
     assert bench.read(DATA + 8 * NBYTES, queue=bench.card.new_queue()) == [0]
     assert bench.results(1) == [2]
+
+
+def test_a_region_that_is_given_back_is_forgotten() -> None:
+    bench = Programmed()
+    bench.launch(0, barrier=True)
+    bench.results()
+    number = bench.address.chunks[0].region
+    region = weakref.ref(bench.card.card.memory.region(number))
+    del bench.bytes
+    bench.card.card.regions.release(number)
+    gc.collect()
+    assert region() is None

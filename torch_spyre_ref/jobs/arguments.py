@@ -48,10 +48,9 @@ class Arguments:
             wrong = next(t for t in args if not isinstance(t, torch.Tensor))
             raise LaunchMismatchError(f"{wrong!r} was given where a tensor belongs") from None
         like = (*key, *map(type, scalars))
-        binding = self._bindings.get(like)
-        if binding is None or any(type(s) is int and s.bit_length() > 63 for s in scalars):
-            binding = self._check(like, args, scalars)
-        return binding
+        if scalars and any(type(s) is int and s.bit_length() > 63 for s in scalars):
+            return self._check(like, args, scalars)
+        return self._bindings.get(like) or self._check(like, args, scalars)
 
     def _check(
         self, like: object, args: Sequence[torch.Tensor], scalars: Sequence[int | float]
