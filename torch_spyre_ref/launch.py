@@ -230,6 +230,12 @@ class JobPlan:
         self.job, self.spec, self.device = job, job.artifact.spec, job.device
         self.arguments, self.packer = Arguments(self.spec, self.device), Packer(self.spec)
 
+    def patch(self, args: Sequence[torch.Tensor], scalars: Sequence[int | float]) -> bytes:
+        """The correction slot of a launch. Raises :class:`LaunchMismatchError`."""
+        binding = self.arguments.bind(args, scalars)
+        nowhere = self.job.loaded().allocation.composite
+        return self.packer.pack(args, scalars, binding, nowhere)
+
     def __repr__(self) -> str:
         return f"JobPlan({self.job.artifact.name!r} on spyre:{self.device}: {self.spec})"
 
@@ -270,7 +276,6 @@ def launch_jobplan(
     """Enqueue one launch of ``plan``, and return the ticket of its last operation.
 
     Args:
-        plan: what :func:`prepare_kernel` returned.
         args: tensors on the plan's card, in the order of the launch spec.
         scalars: its numbers, in order.
         queue: where to; by default the queue that this thread's work goes to.
@@ -280,11 +285,7 @@ def launch_jobplan(
         LaunchMismatchError: an argument is not what the spec says; nothing was enqueued.
     """
     queue = queue or plan.job.backend.queue(plan.device)
-    binding = plan.arguments.bind(args, scalars)
     with plan.job.programs.lock:
-        nowhere = plan.job.loaded().allocation.composite
-        slot = plan.packer.pack(args, scalars, binding, nowhere)
+        slot = plan.patch(args, scalars)
         changes: dict[str, Any] = plan.arguments.touched(args) if queue.is_checked else {}
-        if not barrier:
-            changes["barrier"] = False
-        return plan.job.enqueue(queue, slot, changes)
+        return plan.job.enqueue(queue, slot, changes if barrier else {**changes, "barrier": False})

@@ -10,6 +10,7 @@ start.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from torch_spyre_ref.emulator.addresses import CompositeAddress
 from torch_spyre_ref.emulator.executables import Executables
@@ -19,7 +20,16 @@ from torch_spyre_ref.emulator.program import Patched
 from torch_spyre_ref.emulator.program.executable import execute
 
 
-# Start one program after another
+# Say where a program and its patch lie
+class Source(NamedTuple):
+    """What a fetch reads: a program and its correction slot. ``job`` is memory of its own."""
+
+    program: DeviceRange
+    slot: DeviceRange | None
+    job: CompositeAddress | None
+
+
+# Fetch one program after another
 class FetchUnit:
     """Fetches programs in the order of their submission; one unit a card."""
 
@@ -37,22 +47,16 @@ class FetchUnit:
             dispatch.run_ahead()
 
 
+# Run a program
 class Dispatch:
     """One run of a program, from its submission to its end.
 
-    ``barrier`` holds its fetch back until it starts. ``job`` is memory of the program's own.
+    ``barrier`` holds its fetch back until it starts.
     """
 
-    def __init__(
-        self,
-        unit: FetchUnit,
-        program: DeviceRange,
-        slot: DeviceRange | None,
-        job: CompositeAddress | None,
-        barrier: bool,
-    ) -> None:
-        self.unit, self.program, self.slot, self.job = unit, program, slot, job
-        self.barrier, self.is_fetched, self.has_left = barrier, False, False
+    def __init__(self, unit: FetchUnit, source: Source, barrier: bool) -> None:
+        self.unit, self.source, self.slot, self.barrier = unit, source, source.slot, barrier
+        self.is_fetched = self.has_left = False
         self.ticket = 0
         self.before: int | None = None  # the program that was in the buffer at submission
         self.next: Dispatch | None = None
@@ -101,6 +105,6 @@ class Dispatch:
     def _fetch(self) -> None:
         self.is_fetched = True
         try:
-            self.patched = self.unit.executables.fetch(self.program, self.slot, self.job)
+            self.patched = self.unit.executables.fetch(*self.source)
         except Exception as error:  # kept for the queue: whoever moved the clock is not at fault
             self.wrong = error

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch_spyre_ref.emulator.card import Card
 from torch_spyre_ref.emulator.clock import Duration, Effect
-from torch_spyre_ref.emulator.fetch import Dispatch
+from torch_spyre_ref.emulator.fetch import Dispatch, Source
 from torch_spyre_ref.emulator.pipelines import Pipeline
 from torch_spyre_ref.runtime import operations
 from torch_spyre_ref.runtime.events import Event
@@ -122,9 +122,8 @@ def _compute(card: Card, _: PinnedMemory, operation: Compute) -> Work:
 
 
 def _execute(card: Card, _: PinnedMemory, operation: Execute) -> Work:
-    dispatch = Dispatch(
-        card.fetch, operation.program, operation.slot, operation.memory, operation.barrier
-    )
+    source = Source(operation.program, operation.slot, operation.memory)
+    dispatch = Dispatch(card.fetch, source, operation.barrier)
     return Work(card.pipelines.compute, dispatch.start, dispatch.finish, dispatch=dispatch)
 
 
