@@ -17,6 +17,7 @@ from torch_spyre_ref.runtime import Queue, Runtime
 from torch_spyre_ref.settings import Settings
 
 if TYPE_CHECKING:
+    from torch_spyre_ref.jobs.programs import Programs
     from torch_spyre_ref.memory.driver import MemoryDriver
     from torch_spyre_ref.parts import Parts
 
@@ -35,6 +36,7 @@ class Backend:
         self.driver: SimpleNamespace  # what the bridge calls
         self._runtime: Runtime | None = None
         self._lock = threading.Lock()
+        self._programs: dict[int, Programs] = {}
 
     @cached_property
     def settings(self) -> Settings:
@@ -65,6 +67,14 @@ class Backend:
         """The queue that this thread's work on a card goes to."""
         return self.runtime.cards[device].default_queue
 
+    def programs(self, device: int) -> Programs:
+        """The programs that are prepared on a card."""
+        if device not in self._programs:
+            from torch_spyre_ref.jobs.programs import Programs
+
+            self._programs.setdefault(device, Programs(self, device, self.parts.job))
+        return self._programs[device]
+
     def _start(self) -> Runtime:
         with self._lock:
             if self._runtime is None:
@@ -84,6 +94,7 @@ class Backend:
         self._lock = threading.Lock()
         COLLECTION_PAUSE.after_fork()
         self.in_bad_fork = self._runtime is not None
+        self._programs.clear()
         self.memory.after_fork()
 
 

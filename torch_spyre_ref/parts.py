@@ -8,6 +8,7 @@ from typing import Any
 from torch_spyre_ref.allocator import Allocator, CardMemory, Space
 from torch_spyre_ref.device import DeviceDriver
 from torch_spyre_ref.emulator.regions import RegionTable
+from torch_spyre_ref.launch import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +20,4 @@ class Parts:
     card_memory: type[Any] = CardMemory
     space: type[Any] = Space
     region_table: type[Any] = RegionTable
+    job: type[Any] = Job

@@ -17,7 +17,14 @@ from torch_spyre_ref.build_check import check_build
 
 check_build()
 
-from torch_spyre_ref import _bridge, backend, device, generator, streams  # noqa: E402
+from torch_spyre_ref import (  # noqa: E402
+    _bridge,
+    backend,
+    device,
+    generator,
+    sanitizer,
+    streams,
+)
 from torch_spyre_ref.aten import fallback, kernels  # noqa: E402
 from torch_spyre_ref.memory import api as memory_api  # noqa: E402
 from torch_spyre_ref.memory.driver import MemoryDriver, open_memory  # noqa: E402
@@ -83,6 +90,7 @@ def _tell_torch() -> None:
         *generator.EXPORTS,
         *fallback.EXPORTS,
         *streams.EXPORTS,
+        *sanitizer.EXPORTS,
     )
     module = device.publish(functions)
     setattr(module, "__getattr__", _computed_attribute)  # noqa: B010 (mypy knows no module method)

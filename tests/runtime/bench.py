@@ -34,8 +34,8 @@ SPEC = CardSpec(
 class Bench:
     """A runtime whose card 0 has one region, all of it one address."""
 
-    def __init__(self, **settings: Any) -> None:
-        self.runtime = Runtime(SPEC, **settings)
+    def __init__(self, spec: CardSpec = SPEC, **settings: Any) -> None:
+        self.runtime = Runtime(spec, **settings)
         self.card = self.runtime.cards[0]
         self.queue = self.card.default_queue
         self.clock = self.runtime.clock

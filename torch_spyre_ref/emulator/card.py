@@ -1,8 +1,11 @@
-"""One card: its data sheet, its memory behind a table of regions, and its pipelines."""
+"""One card: its data sheet, its memory behind a table of regions, its pipelines, and what
+feeds programs to its cores."""
 
 from __future__ import annotations
 
 from torch_spyre_ref.emulator.clock import Clock
+from torch_spyre_ref.emulator.executables import Executables
+from torch_spyre_ref.emulator.fetch import FetchUnit
 from torch_spyre_ref.emulator.memory import Memory
 from torch_spyre_ref.emulator.pipelines import Completed, Pipelines
 from torch_spyre_ref.emulator.regions import Mode, RegionTable
@@ -26,6 +29,9 @@ class Card:
         self.memory = Memory()
         self.regions = region_table(self.memory, spec, mode)
         self.pipelines = Pipelines(clock, completed)
+        self.executables = Executables(self.memory, spec)
+        self.fetch = FetchUnit(self.executables)
+        self.memory.on_detach = self.executables.forget
 
     def __repr__(self) -> str:
         return (

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 Effect = Callable[[], None]
 """What an operation does to memory, all at once, at the moment it ends."""
 
+Duration = int | Callable[[], int]
+"""Virtual ns that an operation takes, or what says so at the moment it starts: how long a program
+runs is known when it has been fetched."""
+
 # signal.SIGINT is an enum member, and signal.signal converts to and from enums: ten times slower.
 _SIGINT = int(signal.SIGINT)
 _MAIN = threading.main_thread().ident
@@ -143,9 +147,11 @@ class Clock:
         self._finished.append(finished)
 
     def schedule(
-        self, duration: int, ticket: int, effect: Effect | None, pipeline: Pipeline, token: Any
+        self, duration: Duration, ticket: int, effect: Effect | None, pipeline: Pipeline, token: Any
     ) -> None:
         """Put work that starts now in the agenda."""
+        if not isinstance(duration, int):
+            duration = duration()
         heappush(self._agenda, (self.now + duration, ticket, self.now, effect, pipeline, token))
 
     @property

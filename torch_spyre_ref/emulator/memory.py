@@ -7,6 +7,7 @@ the clock says so.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ class Memory:
 
     def __init__(self) -> None:
         self._regions: dict[int, Bytes] = {}
+        self.watch: Callable[[DeviceRange], None] | None = None  # told of what is written
+        self.on_detach: Callable[[], None] | None = None
 
     def attach(self, region: int, size: int) -> None:
         """Put ``size`` bytes behind the id ``region``."""
@@ -43,6 +46,8 @@ class Memory:
     def detach(self, region: int) -> None:
         """Take the bytes behind ``region`` away; views handed out earlier stay valid."""
         del self._regions[region]
+        if self.on_detach is not None:
+            self.on_detach()
 
     def region(self, region: int) -> Bytes:
         """All bytes of a region. Raises ``RegionFaultError`` when it was given back."""
@@ -53,6 +58,14 @@ class Memory:
                 f"region {region} is not there, live regions are {sorted(self._regions)}: it was "
                 "given back while an operation on it was pending; wait for the operation first"
             ) from None
+
+    def dense(self, source: DeviceRange) -> bytes:
+        """The bytes of ``source``, as a value."""
+        if len(source.address.chunks) > 1 or source.loops:
+            return self.read(source).tobytes()
+        number, base, _ = source.address.chunks[0]
+        start = base + source.offset
+        return self.region(number)[start : start + source.run].tobytes()
 
     def read(self, source: DeviceRange) -> Bytes:
         """The bytes of ``source``, dense and in row-major order, as a new array."""
@@ -75,6 +88,8 @@ class Memory:
 
         Where elements of the target overlap, the last in row-major order stays.
         """
+        if self.watch is not None:
+            self.watch(target)
         view = self._view(target)
         if view is None or target.overlaps_itself:
             scatter(target, self.region, data)
@@ -85,6 +100,8 @@ class Memory:
 
     def move(self, source: DeviceRange, target: DeviceRange) -> None:
         """Copy ``source`` to ``target``, as if all were read before anything is written."""
+        if self.watch is not None:
+            self.watch(target)
         old, new = self._view(source), self._view(target)
         if old is None or new is None or old.shape != new.shape or target.overlaps_itself:
             self.write(target, self.read(source))
@@ -93,6 +110,8 @@ class Memory:
 
     def fill(self, target: DeviceRange, pattern: bytes) -> None:
         """Repeat ``pattern`` over ``target``, in row-major order, as often as it fits."""
+        if self.watch is not None:
+            self.watch(target)
         for size, word in _WORDS.items():
             if target.run % size == 0 and size % len(pattern) == 0 and not target.overlaps_itself:
                 view = self._view(target, size)

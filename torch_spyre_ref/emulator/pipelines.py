@@ -15,7 +15,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-from torch_spyre_ref.emulator.clock import Clock, Effect
+from torch_spyre_ref.emulator.clock import Clock, Duration, Effect
 
 Completed = Callable[[Any, "Pipeline", int, "BaseException | None"], None]
 """Called with the operation's token, its pipeline, its start in virtual ns (its end is the clock's
@@ -29,11 +29,11 @@ class Pipeline:
         self.name = name
         self._clock, self._completed = clock, completed
         self._serial, self._busy = serial, False
-        self._waiting: list[tuple[int, int, int, int, Effect | None, Any]] = []
+        self._waiting: list[tuple[int, int, int, Duration, Effect | None, Any]] = []
 
     # --8<-- [start:start]
     def start(
-        self, duration: int, effect: Effect | None, token: Any, ticket: int, priority: int = 0
+        self, duration: Duration, effect: Effect | None, token: Any, ticket: int, priority: int = 0
     ) -> None:
         """Run for ``duration`` virtual ns once the pipeline is free, with ``effect`` at the end."""
         clock = self._clock

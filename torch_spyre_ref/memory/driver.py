@@ -24,7 +24,12 @@ def open_memory(backend: Backend, device: int) -> CardMemory:
     runtime, parts = backend.runtime, backend.parts
     attached = runtime.cards[device]
     space = parts.space(attached.card.regions, attached.card.spec)
-    memory: CardMemory = parts.card_memory(device, space, attached.settle)
+
+    def settle() -> None:
+        attached.settle()
+        backend.programs(device).evict()
+
+    memory: CardMemory = parts.card_memory(device, space, settle)
     watchers: list[Callable[[Allocation], None]] = []
     if (memcheck := runtime.memcheck) is not None:
         watchers.append(lambda block: memcheck.handed_out(device, block.composite))

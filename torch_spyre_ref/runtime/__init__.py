@@ -4,6 +4,7 @@ from torch_spyre_ref.emulator.addresses import Chunk, CompositeAddress
 from torch_spyre_ref.emulator.operands import DeviceRange
 from torch_spyre_ref.runtime.errors import NotPinnedError, QueueError
 from torch_spyre_ref.runtime.events import Event
+from torch_spyre_ref.runtime.execute import Execute
 from torch_spyre_ref.runtime.machine import AttachedCard, Runtime
 from torch_spyre_ref.runtime.memcheck import Memcheck, MemcheckError, MemcheckReport
 from torch_spyre_ref.runtime.operations import (
@@ -34,6 +35,7 @@ __all__ = [
     "Event",
     "EventSignal",
     "EventWait",
+    "Execute",
     "Fill",
     "HostCallback",
     "Memcheck",

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from torch_spyre_ref.emulator.card import Card
-from torch_spyre_ref.emulator.clock import Effect
+from torch_spyre_ref.emulator.clock import Duration, Effect
+from torch_spyre_ref.emulator.fetch import Dispatch, Source
 from torch_spyre_ref.emulator.pipelines import Pipeline
+from torch_spyre_ref.runtime import operations
 from torch_spyre_ref.runtime.events import Event
+from torch_spyre_ref.runtime.execute import Execute
 from torch_spyre_ref.runtime.operations import (
     D2D,
     D2H,
@@ -31,25 +35,27 @@ class Work(NamedTuple):
     """
 
     pipeline: Pipeline
-    duration: int
+    duration: Duration
     effect: Effect | None
     nbytes: int = 0
     sticks: int = 0
     awaited: Event | None = None
     fires: Event | None = None
     unseen: bool = False  # submitting it costs the host nothing
+    dispatch: Dispatch | None = None  # the run of a program that it is
 
+
+Prepared = tuple[Operation, Work]
+"""An operation, and the work that it is on a card."""
 
 Rules = dict[type[Any], Callable[[Card, PinnedMemory, Any], Work]]
 """What each class of operation is on a card."""
 
 
-def rules(operations: object) -> Rules:
-    """The rules for the classes of ``operations``, a module or namespace that has them by name."""
+def rules(namespace: object) -> Rules:
+    """The rules for the classes of ``namespace``, a module or namespace that has them by name."""
     return {
-        getattr(operations, name): rule
-        for name, rule in _RULES.items()
-        if hasattr(operations, name)
+        getattr(namespace, name): rule for name, rule in _RULES.items() if hasattr(namespace, name)
     }
 
 
@@ -64,6 +70,11 @@ def lower(rules: Rules, card: Card, pinned: PinnedMemory, operation: Operation) 
             f"a queue was given {operation!r}; it takes {', '.join(t.__name__ for t in rules)}"
         )
     return rule(card, pinned, operation)
+
+
+def anew(operation: Operation, work: Work, effect: Effect) -> Prepared:
+    """A host callback once more, to another effect: half the price of lowering a new one."""
+    return operation, Work(work.pipeline, work.duration, effect)
 
 
 # --8<-- [start:h2d]
@@ -110,6 +121,12 @@ def _compute(card: Card, _: PinnedMemory, operation: Compute) -> Work:
     return Work(card.pipelines.compute, operation.duration, effect)
 
 
+def _execute(card: Card, _: PinnedMemory, operation: Execute) -> Work:
+    source = Source(operation.program, operation.slot, operation.memory)
+    dispatch = Dispatch(card.fetch, source, operation.barrier)
+    return Work(card.pipelines.compute, dispatch.start, dispatch.finish, dispatch=dispatch)
+
+
 def _host_callback(card: Card, _: PinnedMemory, operation: HostCallback) -> Work:
     duration = operation.duration
     if duration is None:
@@ -138,6 +155,10 @@ _RULES: dict[str, Callable[[Card, PinnedMemory, Any], Work]] = {
     "D2D": _d2d,
     "Fill": _fill,
     "Compute": _compute,
+    "Execute": _execute,
     "EventSignal": _event_signal,
     "EventWait": _event_wait,
 }
+
+SHIPPED = SimpleNamespace(Execute=Execute, **vars(operations))
+"""Every operation there is, by name."""

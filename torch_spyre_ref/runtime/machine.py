@@ -11,11 +11,11 @@ from torch_spyre_ref.emulator.clock import Clock
 from torch_spyre_ref.emulator.regions import Mode, Region, RegionTable
 from torch_spyre_ref.emulator.spec import CardSpec
 from torch_spyre_ref.emulator.timeline import Timeline
-from torch_spyre_ref.runtime import operations as shipped_operations
-from torch_spyre_ref.runtime.lowering import rules
+from torch_spyre_ref.runtime.lowering import SHIPPED, rules
 from torch_spyre_ref.runtime.memcheck import Memcheck
 from torch_spyre_ref.runtime.pinned import PinnedMemory
 from torch_spyre_ref.runtime.queues import Queue, Shared
+from torch_spyre_ref.runtime.sanitizer import Sanitizer
 from torch_spyre_ref.runtime.staging import StagingPool
 
 
@@ -31,7 +31,7 @@ class AttachedCard:
         """One more queue; lower ``priority`` numbers get a contended pipeline first."""
         with self._shared.clock:
             name = f"{self.index}.{len(self.queues)}"
-            self.queues.append(Queue(name, self.card, self._shared, priority))
+            self.queues.append(Queue(name, self.card, self._shared, priority, self.queues))
             return self.queues[-1]
 
     def settle(self) -> None:
@@ -54,7 +54,8 @@ class Runtime:
     """Cards with memory, queues and a timeline, on one clock, behind one lock.
 
     ``memory`` (bytes a card) and ``domains`` replace those of ``spec``. ``poison`` is only kept
-    here: whoever hands out memory fills it. ``sanitize`` turns memcheck on. ``timeline`` says how
+    here: whoever hands out memory fills it. ``sanitize`` turns memcheck,
+    racecheck and initcheck on. ``timeline`` says how
     many operations are remembered. ``operations`` has the classes that the queues take, by name,
     ``region_table`` is what hands out regions.
     Raises ``ValueError`` for figures that make no sense.
@@ -74,7 +75,7 @@ class Runtime:
         timeline: int = 1 << 16,
         staging_buffers: int = 2,
         region_table: type[RegionTable] = RegionTable,
-        operations: object = shipped_operations,
+        operations: object = SHIPPED,
     ) -> None:
         least_one = {
             "devices": devices,
@@ -97,8 +98,16 @@ class Runtime:
         self.timeline = Timeline(timeline)
         self.pinned = PinnedMemory()
         self.memcheck = Memcheck(self.clock) if sanitize else None
+        self.sanitizer = Sanitizer(self.spec.memory)
+        self.sanitizer.on = sanitize
         shared = Shared(
-            self.clock, self.timeline, self.pinned, self.memcheck, rules(operations), queue_depth
+            self.clock,
+            self.timeline,
+            self.pinned,
+            self.memcheck,
+            self.sanitizer,
+            rules(operations),
+            queue_depth,
         )
         self.cards = tuple(
             AttachedCard(

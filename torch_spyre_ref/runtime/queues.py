@@ -12,6 +12,7 @@ an event among it fail too, later submissions are refused, and the error is rais
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from torch_spyre_ref.emulator.card import Card
@@ -21,10 +22,11 @@ from torch_spyre_ref.emulator.timeline import Timeline
 from torch_spyre_ref.runtime.callsite import CallSite, call_site
 from torch_spyre_ref.runtime.errors import QueueError
 from torch_spyre_ref.runtime.events import Event
-from torch_spyre_ref.runtime.lowering import Rules, Work, lower
+from torch_spyre_ref.runtime.lowering import Prepared, Rules, Work, lower
 from torch_spyre_ref.runtime.memcheck import Memcheck
 from torch_spyre_ref.runtime.operations import Operation
 from torch_spyre_ref.runtime.pinned import PinnedMemory
+from torch_spyre_ref.runtime.sanitizer import Sanitizer
 
 
 class Pending(NamedTuple):
@@ -53,6 +55,7 @@ class Shared(NamedTuple):
     timeline: Timeline
     pinned: PinnedMemory
     memcheck: Memcheck | None
+    sanitizer: Sanitizer
     rules: Rules
     queue_depth: int
 
@@ -63,9 +66,18 @@ class Queue:
     Tickets are submission numbers, and those of one queue are over in order.
     """
 
-    def __init__(self, name: str, card: Card, shared: Shared, priority: int = 0) -> None:
-        self.name, self.priority = name, priority
+    def __init__(
+        self,
+        name: str,
+        card: Card,
+        shared: Shared,
+        priority: int = 0,
+        siblings: Sequence[Queue] = (),
+    ) -> None:
+        self.name, self.priority, self._siblings = name, priority, siblings
         self._card, self._shared, self._clock = card, shared, shared.clock
+        self._control = card.pipelines.control  # signals and waits
+        self._sanitizer, self._submit_time = shared.sanitizer, card.spec.submit_time
         self._pending: deque[Pending] = deque()
         self._last = self._done = 0
         self._lost: list[_Lost] = []
@@ -79,23 +91,48 @@ class Queue:
         makes no sense, ``NotPinnedError``, ``MemcheckError``, or ``QueueError`` when the queue is
         poisoned or closed.
         """
-        clock, shared = self._clock, self._shared
-        work = lower(shared.rules, self._card, shared.pinned, operation)
-        with clock:
-            line = None
-            if shared.memcheck is not None:
-                line = call_site()
-                shared.memcheck.check(self._card.index, operation, line)
-            clock.advance(clock.now + (0 if work.unseen else self._card.spec.submit_time))
-            if len(self._pending) >= shared.queue_depth:
-                self._make_room()
+        operation, work = self.prepare(operation)
+        with self._clock:
+            return self._enqueue(operation, work, label)
+
+    def prepare(self, operation: Operation) -> Prepared:
+        """``operation`` lowered for this card, to be submitted to any of its queues, also often.
+
+        Raises ``TypeError`` or ``ValueError`` for what makes no sense.
+        """
+        return operation, lower(self._shared.rules, self._card, self._shared.pinned, operation)
+
+    def submit_prepared(self, operations: Iterable[Prepared], label: str = "") -> int:
+        """Enqueue operations one after the other; the ticket of the last. Raises as ``submit``."""
+        enqueue = self._enqueue
+        with self._clock:
+            for operation, work in operations:
+                ticket = enqueue(operation, work, label)
+        return ticket
+
+    def _enqueue(self, operation: Operation, work: Work, label: str) -> int:
+        clock, sanitizer, pending = self._clock, self._sanitizer, self._pending
+        line = None
+        if sanitizer.on:
+            line = call_site()
+            if self._shared.memcheck is not None:
+                self._shared.memcheck.check(self._card.index, operation, line)
+        clock.advance(clock.now if work.unseen else clock.now + self._submit_time)
+        if len(pending) >= self._shared.queue_depth:
+            self._make_room()
+        if self._failure is not None or self._closed or work.pipeline is self._control:
             self._refuse_unless_good(work)
-            ticket = self._last = clock.ticket()
-            if work.fires is not None:
-                work.fires.ticket, work.fires.queue = ticket, self
-            self._pending.append(Pending(ticket, clock.now, label, line, operation, work))
-            if len(self._pending) == 1:
-                self._start_head()
+        ticket = self._last = clock.ticket()
+        if work.fires is not None:
+            work.fires.ticket, work.fires.queue = ticket, self
+        entry = Pending(ticket, clock.now, label, line, operation, work)
+        pending.append(entry)
+        if work.dispatch is not None:
+            self._card.fetch.take(work.dispatch, ticket)
+        if sanitizer.on:
+            sanitizer.submitted(self, entry, self._siblings)
+        if len(pending) == 1:
+            self._start_head()
         return ticket
 
     def wait(self, ticket: int) -> None:
@@ -129,6 +166,20 @@ class Queue:
         with self._clock:
             self._clock.advance(self._clock.now + self._card.spec.query_time)
             return ticket <= self._done
+
+    def is_over(self, ticket: int) -> bool:
+        """Whether operation ``ticket`` is known to be over, as far as time has come."""
+        return ticket <= self._done
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the sanitizer looks at the footprint of every operation."""
+        return self._sanitizer.on
+
+    @property
+    def device(self) -> int:
+        """The index of the card."""
+        return self._card.index
 
     def settle(self, ticket: int | None = None) -> None:
         """Hold the host until operation ``ticket``, by default the last one, is over, well or not.
@@ -255,6 +306,8 @@ class Queue:
         clock = self._clock
         self._done = ticket
         clock.retire(entry)
+        if self._sanitizer.on:
+            self._sanitizer.completed(self, entry)
         self._shared.timeline.append(
             (
                 ticket,
@@ -305,7 +358,9 @@ class Queue:
         while len(self._pending) > keep:
             entry = self._pending.pop()
             self._clock.retire(entry)
-            awaited, owed = entry.work.awaited, entry.work.fires
+            awaited, owed, dispatch = entry.work.awaited, entry.work.fires, entry.work.dispatch
+            if dispatch is not None:
+                dispatch.leave()
             if awaited is not None and self in awaited.waiters:
                 awaited.waiters.remove(self)
             if owed is not None:

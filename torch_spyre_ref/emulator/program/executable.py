@@ -106,7 +106,11 @@ class Sized:
 
 
 class Patched:
-    """A program with one correction slot's addresses and numbers in it."""
+    """A program with one correction slot's addresses and numbers in it.
+
+    ``exact`` are the loads (False) and stores (True) whose place is known beforehand, in order;
+    ``accesses`` are these and all other stores.
+    """
 
     def __init__(self, name: str, sized: Sized, places: Sequence[tuple[Operand, Patch]]) -> None:
         self.duration, self.costs = sized.duration, sized.costs
@@ -114,6 +118,8 @@ class Patched:
         self._memory: Memory | None = None
         self._regions: dict[int, Bytes] = {}
         self._steps: list[Step] | None = None
+        self.accesses: list[tuple[bool, DeviceRange]] = []
+        self.exact: list[tuple[bool, DeviceRange]] = []
         self.footprint = self._survey(Operands(places, Memory()))
 
     def _survey(self, operands: Operands) -> Footprint:
@@ -125,6 +131,11 @@ class Patched:
                 i = lanes.stage.instructions[index]
                 if i.place is not None:
                     box = _reach(lanes, operands, i)
+                    exact = not movement.indirect(i)
+                    if exact or i.op != "load":
+                        self.accesses.append((i.op != "load", box))
+                    if exact:
+                        self.exact.append((i.op != "load", box))
                     if i.op != "store":
                         reads.append(box)
                     if i.op != "load":
@@ -282,9 +293,8 @@ class Executable:
         Raises ``ProgramError``, also for an index out of bounds met on the way, and
         ``RegionFaultError`` when memory was given back.
         """
-        with _running, np.errstate(all="ignore"):
-            patched = self.patch(slot, job)
-            patched.run(memory)
+        patched = self.patch(slot, job)
+        execute(patched, memory)
         return patched.duration
 
     def forget(self) -> None:
@@ -293,6 +303,12 @@ class Executable:
 
     def __repr__(self) -> str:
         return f"Executable({self.program.name!r}, {len(self.program.stages)} stages)"
+
+
+def execute(patched: Patched, memory: Memory) -> None:
+    """Run a patched program. Raises as :meth:`Executable.run` does."""
+    with _running, np.errstate(all="ignore"):
+        patched.run(memory)
 
 
 @lru_cache(maxsize=1_024)

@@ -26,6 +26,10 @@ STICK: Final = 128
 
 _HEAD: Final = struct.Struct("<IIQQQ")
 _CHUNKS: Final = struct.Struct("<24Q")
+_DESCRIPTORS: Final = [
+    struct.Struct(f"<IIQQQ{3 * count}Q{ADDRESS_BYTES - _HEAD.size - 24 * count}x")
+    for count in range(MAX_CHUNKS + 1)
+]
 _BITS: Final = 64
 
 
@@ -36,17 +40,21 @@ class Patch(NamedTuple):
     start: int
 
 
+def slot_end(addresses: int, symbols: int) -> int:
+    """The first byte behind so many address and number symbols."""
+    return addresses * ADDRESS_BYTES + symbols * 8
+
+
 def slot_bytes(addresses: int, symbols: int) -> int:
     """Bytes of a correction slot with so many address and number symbols."""
-    return -(-(addresses * ADDRESS_BYTES + symbols * 8) // STICK) * STICK
+    return -(-slot_end(addresses, symbols) // STICK) * STICK
 
 
 def pack_address(address: CompositeAddress, start: int) -> bytes:
     """The 256-byte descriptor of an argument."""
-    words = [word for chunk in address.chunks for word in chunk]
-    words += [0] * (3 * MAX_CHUNKS - len(words))
-    head = _HEAD.pack(len(address.chunks), 0, address.grain, start, 0)
-    return (head + _CHUNKS.pack(*words)).ljust(ADDRESS_BYTES, b"\0")
+    count = len(address.chunks)
+    words = address.chunks[0] if count == 1 else [w for chunk in address.chunks for w in chunk]
+    return _DESCRIPTORS[count].pack(count, 0, address.grain, start, 0, *words)
 
 
 def pack_slot(addresses: Sequence[Patch], symbols: Sequence[int | float] = ()) -> bytes:

@@ -1,0 +1,468 @@
+"""Preparing and launching programs on tensors: values, refusals, sharing, eviction, leaks."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+
+from torch_spyre_ref import backend
+from torch_spyre_ref.emulator.assembly import Assembler
+from torch_spyre_ref.emulator.program import ProgramError, encode
+from torch_spyre_ref.launch import JobPlan, launch_jobplan, prepare_kernel
+from torch_spyre_ref.runtime import QueueError
+from torch_spyre_ref.spyrecode import (
+    Argument,
+    ArtifactError,
+    Dimension,
+    LaunchMismatchError,
+    LaunchSpec,
+    Scalar,
+    write_artifact,
+)
+
+SIZES = [Dimension("rows", 0, 4096), Dimension("columns", 0, 4096)]
+PITCHES = [Dimension(f"{side}{name}", 0, 1 << 20) for name in "abc" for side in "rc"]
+
+
+def add_program(dtype: str = "float32") -> bytes:
+    """c = a + b over rows and columns, each argument with strides of its own."""
+    asm = Assembler("add")
+    sizes = [asm.size_symbol() for _ in SIZES]
+    pitches = [asm.size_symbol() for _ in PITCHES]
+    rows, columns = asm.dimension("rows", sizes[0]), asm.dimension("columns", sizes[1])
+    a, b, c = (asm.argument(name, dtype) for name in "abc")
+    places = [{rows: pitches[2 * i], columns: pitches[2 * i + 1]} for i in range(3)]
+    asm.store(c, places[2], asm.load(a, places[0]) + asm.load(b, places[1]))
+    return encode(asm.assemble())
+
+
+def add_spec(dtype: str = "float32") -> LaunchSpec:
+    roles = {"a": "input", "b": "input", "c": "output"}
+    return LaunchSpec.of(
+        [
+            Argument(name, role, dtype, ("rows", "columns"), (f"r{name}", f"c{name}"))  # type: ignore[arg-type]
+            for name, role in roles.items()
+        ],
+        [*SIZES, *PITCHES],
+    )
+
+
+def scale_program() -> bytes:
+    """out = x * factor + shift, 64 elements of float32."""
+    asm = Assembler("scale")
+    n = asm.dimension("n", 64)
+    x, out = asm.argument("x", "float32"), asm.argument("out", "float32")
+    factor, shift = asm.float_symbol(), asm.size_symbol()
+    asm.store(out, {n: 1}, asm.load(x, {n: 1}) * factor + shift)
+    return encode(asm.assemble())
+
+
+SCALE = LaunchSpec.of(
+    [
+        Argument("x", "input", "float32", (64,), (1,)),
+        Argument("out", "output", "float32", (64,), (1,)),
+    ],
+    [],
+    [Scalar("factor", "float"), Scalar("shift", "integer")],
+)
+
+
+def sum_program() -> bytes:
+    """out = sum of x over rows, by way of the job's own memory."""
+    asm = Assembler("sum")
+    size = asm.size_symbol()
+    n = asm.dimension("n", size)
+    x, out = asm.argument("x", "float32"), asm.argument("out", "float32")
+    own = asm.job_memory("own", "float32", 256)
+    asm.store(own, {n: 1}, asm.load(x, {n: 1}) * 2.0)
+    asm.stage()
+    m = asm.dimension("m", size)
+    with asm.stream(m):
+        total = asm.reduce("sum", asm.load(own, {m: 1}))
+    asm.store(out, {}, total)
+    return encode(asm.assemble())
+
+
+SUM = LaunchSpec.of(
+    [
+        Argument("x", "input", "float32", ("n",), (1,)),
+        Argument("out", "output", "float32", (), ()),
+    ],
+    [Dimension("n", 0, 1024)],
+)
+
+
+@pytest.fixture(autouse=True)
+def all_done() -> Iterator[None]:
+    """What is pending keeps its program on the card."""
+    yield
+    for card in range(2):
+        torch.accelerator.synchronize(card)
+
+
+@pytest.fixture
+def add(tmp_path: Path) -> Path:
+    """An artifact. A fixture cannot be the plan: pytest would keep it past the end of the test."""
+    write_artifact(tmp_path / "add", add_program(), add_spec(), name="add")
+    return tmp_path / "add"
+
+
+def on_card(tensor: torch.Tensor) -> torch.Tensor:
+    """The same view, offset and strides included, of a copy of its whole storage."""
+    base = torch.empty(0, dtype=tensor.dtype).set_(tensor.untyped_storage())
+    return base.to("spyre:0").as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def allocated(card: int = 0) -> int:
+    return int(torch.accelerator.memory_stats(card)["allocated_bytes.all.current"])
+
+
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "whole": lambda t: t,
+    "offset": lambda t: t[3:, 5:],
+    "transposed": lambda t: t.t()[:40, :40].t(),
+    "every other": lambda t: t[::2, 1::3],
+    "one row for all": lambda t: t[4:5].expand(9, -1),
+    "no rows": lambda t: t[7:7],
+    "no columns": lambda t: t[:, 3:3],
+    "one element": lambda t: t[8:9, 9:10],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_launch_computes_on_any_view(add: Path, view: str) -> None:
+    plan = prepare_kernel(add, 0)
+    a, b = (VIEWS[view](torch.randn(60, 50)) for _ in range(2))
+    c = torch.zeros(a.shape).t().contiguous().t()
+    args = [on_card(a), on_card(b), on_card(c)]
+    launch_jobplan(plan, args)
+    torch.testing.assert_close(args[2].cpu(), a + b)
+
+
+def test_a_launch_writes_only_its_view(add: Path) -> None:
+    plan = prepare_kernel(add, 0)
+    base = torch.randn(20, 30)
+    card = base.to("spyre:0")
+    a, b = torch.randn(2, 5, 7).to("spyre:0")
+    launch_jobplan(plan, [a, b, card[2:12:2, 4:25:3]])
+    base[2:12:2, 4:25:3] = (a + b).cpu()
+    torch.testing.assert_close(card.cpu(), base)
+
+
+def test_a_launch_computes_on_interleaved_tensors(add: Path) -> None:
+    plan = prepare_kernel(add, 0)
+    a, b = torch.randn(2, 100, 64)
+    with torch.spyre.placement("interleave"):
+        card = [a.to("spyre:0"), b.to("spyre:0"), torch.empty(100, 64, device="spyre:0")]
+    launch_jobplan(plan, card)
+    torch.testing.assert_close(card[2].cpu(), a + b)
+    launch_jobplan(plan, [x[3:90:2, 1:] for x in (card[2], card[1], card[0])])
+    expected = a.clone()
+    expected[3:90:2, 1:] = (a + b + b)[3:90:2, 1:]
+    torch.testing.assert_close(card[0].cpu(), expected)
+
+
+def test_one_artifact_serves_every_size(add: Path) -> None:
+    plan = prepare_kernel(add, 0)
+    for shape in [(1, 1), (33, 65), (0, 4), (128, 2)]:
+        a, b = torch.randn(2, *shape)
+        c = torch.empty(shape, device="spyre:0")
+        launch_jobplan(plan, [a.to("spyre:0"), b.to("spyre:0"), c])
+        torch.testing.assert_close(c.cpu(), a + b)
+
+
+def test_many_launches_without_waiting(add: Path) -> None:
+    plan = prepare_kernel(add, 0)
+    a, b = torch.randn(2, 8, 8)
+    card_a, card_b = a.to("spyre:0"), b.to("spyre:0")
+    results = []
+    for _ in range(50):
+        results.append(torch.empty(8, 8, device="spyre:0"))
+        launch_jobplan(plan, [card_a, card_b, results[-1]])
+        card_a = results[-1]
+    expected = a
+    for result in results:
+        expected = expected + b
+        torch.testing.assert_close(result.cpu(), expected)
+
+
+def test_scalars_are_symbols(tmp_path: Path) -> None:
+    write_artifact(tmp_path / "scale", scale_program(), SCALE)
+    plan = prepare_kernel(tmp_path / "scale", 0)
+    x = torch.randn(64)
+    card, out = x.to("spyre:0"), torch.empty(64, device="spyre:0")
+    for factor, shift in [(0.5, 3), (-0.0, 0), (2.0, -7)]:
+        launch_jobplan(plan, [card, out], [factor, shift])
+        torch.testing.assert_close(out.cpu(), x * factor + shift)
+    for scalars in [(1, 1), (1.0, 1.0), (1.0, True), (1.0,), (1.0, 1 << 63), (1.0, -(1 << 63) - 1)]:
+        with pytest.raises(LaunchMismatchError):
+            launch_jobplan(plan, [card, out], scalars)
+
+
+def test_the_job_has_memory_of_its_own(tmp_path: Path) -> None:
+    write_artifact(tmp_path / "sum", sum_program(), SUM, memory=256 + 4 * 1024)
+    plan = prepare_kernel(tmp_path / "sum", 0)
+    for count in (1000, 0, 7):
+        x = torch.randn(count)
+        out = torch.empty((), device="spyre:0")
+        launch_jobplan(plan, [x.to("spyre:0"), out])
+        torch.testing.assert_close(out.cpu(), (2 * x).sum(), rtol=1e-5, atol=1e-4)
+
+
+def test_both_cards_have_programs_of_their_own(tmp_path: Path) -> None:
+    write_artifact(tmp_path / "add", add_program(), add_spec())
+    plans = [prepare_kernel(tmp_path / "add", card) for card in (0, 1)]
+    for card, plan in enumerate(plans):
+        a, b = torch.randn(2, 3, 4)
+        c = torch.empty(3, 4, device=f"spyre:{card}")
+        launch_jobplan(plan, [a.to(c.device), b.to(c.device), c])
+        torch.testing.assert_close(c.cpu(), a + b)
+    with pytest.raises(LaunchMismatchError, match="card 1"):
+        launch_jobplan(plans[0], [c, c, c])
+
+
+def good() -> list[torch.Tensor]:
+    return [torch.ones(4, 6, device="spyre:0") for _ in range(3)]
+
+
+BAD: dict[str, Callable[[list[Any]], Sequence[Any]]] = {
+    "dtype": lambda t: [t[0].to(torch.float16), t[1], t[2]],
+    "shape": lambda t: [t[0][:2], t[1], t[2]],
+    "rank": lambda t: [t[0][0], t[1], t[2]],
+    "host": lambda t: [t[0].cpu(), t[1], t[2]],
+    "fewer": lambda t: t[:2],
+    "more": lambda t: [*t, t[0]],
+    "no tensor": lambda t: [t[0], 3, t[2]],
+    "negated": lambda t: [t[0]._neg_view(), t[1], t[2]],
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_mismatch_is_refused_before_anything_is_enqueued(add: Path, what: str) -> None:
+    plan = prepare_kernel(add, 0)
+    args = BAD[what](good())
+    torch.accelerator.synchronize(0)
+    done, memory = len(list(backend.current().runtime.timeline)), allocated()
+    with pytest.raises(LaunchMismatchError):
+        launch_jobplan(plan, args)
+    queue = backend.current().queue(0)
+    assert not queue.pending()
+    assert (len(list(backend.current().runtime.timeline)), allocated()) == (done, memory)
+    args = good()
+    launch_jobplan(plan, args)
+    assert args[2].cpu().unique().tolist() == [2]
+
+
+def test_arguments_in_another_order_are_refused(tmp_path: Path) -> None:
+    write_artifact(tmp_path / "sum", sum_program(), SUM, memory=256 + 4 * 1024)
+    plan = prepare_kernel(tmp_path / "sum", 0)
+    x, out = torch.ones(8, device="spyre:0"), torch.zeros((), device="spyre:0")
+    with pytest.raises(LaunchMismatchError, match="argument 0, input 'x': shape"):
+        launch_jobplan(plan, [out, x])
+
+
+def test_a_refused_launch_on_a_poisoned_queue_changes_nothing(add: Path) -> None:
+    plan = prepare_kernel(add, 0)
+    args, queue = good(), backend.current().runtime.cards[0].new_queue()
+    torch.accelerator.synchronize(0)
+    launch_jobplan(plan, args, queue=queue)
+    queue.close()
+    before = allocated()
+    with pytest.raises(QueueError, match="is closed"):
+        launch_jobplan(plan, args, queue=queue)
+    assert (queue.pending(), allocated()) == ([], before)
+    launch_jobplan(plan, args)
+    assert args[2].cpu().unique().tolist() == [2]
+
+
+def test_threads_launch_one_program_at_once(add: Path) -> None:
+    plan = prepare_kernel(add, 0)
+    a, b, _ = good()
+    results = [torch.zeros(4, 6, device="spyre:0") for _ in range(32)]
+
+    def work(part: int) -> None:
+        for result in results[part::4]:
+            launch_jobplan(plan, [a, b, result])
+
+    threads = [Thread(target=work, args=(part,)) for part in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert torch.stack([result.cpu() for result in results]).unique().tolist() == [2]
+
+
+def test_a_result_that_overlaps_itself_is_refused(add: Path) -> None:
+    plan = prepare_kernel(add, 0)
+    a, b, c = good()
+    with pytest.raises(RuntimeError, match="single memory location"):
+        launch_jobplan(plan, [a, b, c[:1].expand(4, 6)])
+
+
+def test_a_tensor_whose_storage_went_is_refused(add: Path) -> None:
+    plan = prepare_kernel(add, 0)
+    a, b, c = good()
+    launch_jobplan(plan, [a, b, c])
+    b.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="resized to 0 bytes"):
+        launch_jobplan(plan, [a, b, c])
+
+
+@pytest.mark.parametrize(
+    ("program", "spec"),
+    [
+        (add_program(), SCALE),
+        (scale_program(), add_spec()),
+        (add_program("float16"), add_spec()),
+        (
+            scale_program(),
+            LaunchSpec.of(
+                SCALE.arguments, [], [Scalar("factor", "integer"), Scalar("shift", "float")]
+            ),
+        ),
+    ],
+)
+def test_a_program_with_another_slot_is_refused(
+    tmp_path: Path, program: bytes, spec: LaunchSpec
+) -> None:
+    write_artifact(tmp_path / "odd", program, spec)
+    before = allocated()
+    with pytest.raises(ArtifactError, match="asks for"):
+        prepare_kernel(tmp_path / "odd", 0)
+    assert allocated() == before
+
+
+def test_equal_programs_are_there_once(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_artifact(tmp_path / name, add_program(), add_spec(), name="add")
+    before = allocated()
+    first = prepare_kernel(tmp_path / "one", 0)
+    taken = allocated() - before
+    second = prepare_kernel(tmp_path / "two", 0)
+    assert taken > 0
+    assert allocated() - before == taken
+    assert first.job is second.job
+    del first, second
+    gc.collect()
+    assert allocated() == before
+
+
+def test_a_plan_that_goes_leaves_its_launches_whole(tmp_path: Path) -> None:
+    write_artifact(tmp_path / "add", add_program(), add_spec())
+    before = allocated()
+    plan = prepare_kernel(tmp_path / "add", 0)
+    args = good()
+    queue = backend.current().runtime.cards[0].new_queue()
+    torch.accelerator.synchronize(0)
+    launch_jobplan(plan, args, queue=queue)
+    del plan
+    gc.collect()
+    noise = [torch.full((64,), 7.0).to("spyre:0") for _ in range(64)]
+    queue.synchronize()
+    assert args[2].cpu().unique().tolist() == [2]
+    del noise, args
+    torch.accelerator.synchronize(0)
+    assert allocated() == before
+
+
+def test_programs_give_way_when_memory_is_short(add: Path) -> None:
+    plan = prepare_kernel(add, 0)
+    args = good()
+    launch_jobplan(plan, args)
+    torch.accelerator.synchronize(0)
+    backend.current().memory.empty_cache()
+    assert plan.job.memory is None
+    args = good()
+    launch_jobplan(plan, args)
+    assert args[2].cpu().unique().tolist() == [2]
+    assert plan.job.memory is not None
+
+
+def test_a_full_card_takes_the_memory_of_programs(add: Path, region_bytes: int) -> None:
+    plan = prepare_kernel(add, 0)
+    fill = []
+    with pytest.raises(torch.OutOfMemoryError):
+        while True:
+            fill.append(torch.empty(region_bytes // 4, dtype=torch.uint8, device="spyre:0"))
+    assert plan.job.memory is None
+    del fill[-1]
+    args = good()
+    launch_jobplan(plan, args)
+    assert args[2].cpu().unique().tolist() == [2]
+
+
+def test_two_queues_take_turns_at_the_slots(add: Path) -> None:
+    plan = prepare_kernel(add, 0)
+    card = backend.current().runtime.cards[0]
+    queues = [card.new_queue(), card.new_queue()]
+    a, b, _ = good()
+    results = [torch.zeros(4, 6, device="spyre:0") for _ in range(12)]
+    torch.accelerator.synchronize(0)
+    for index, result in enumerate(results):
+        launch_jobplan(plan, [a, b, result], queue=queues[index // 2 % 2])
+    torch.accelerator.synchronize(0)
+    assert [result.cpu().unique().tolist() for result in results] == [[2.0]] * 12
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_without_the_barrier_the_result_lands_in_an_earlier_launch(
+    tmp_path: Path, slots: int
+) -> None:
+    write_artifact(tmp_path / "add", add_program(), add_spec())
+    plan = prepare_kernel(tmp_path / "add", 0, slots=slots)
+    a, b, _ = good()
+    results = [torch.zeros(4, 6, device="spyre:0") for _ in range(2 * slots)]
+    for result in results[:slots]:
+        launch_jobplan(plan, [a, b, result])
+        torch.accelerator.synchronize(0)
+    for index in range(slots):
+        results[index].zero_()
+        launch_jobplan(plan, [a, b, results[slots + index]], barrier=False)
+        torch.accelerator.synchronize(0)
+    assert [r.cpu().unique().tolist() for r in results] == [[2.0]] * slots + [[0.0]] * slots
+
+
+def test_without_the_barrier_the_first_launch_runs_unpatched(tmp_path: Path) -> None:
+    write_artifact(tmp_path / "add", add_program(), add_spec())
+    plan = prepare_kernel(tmp_path / "add", 0)
+    args = good()
+    launch_jobplan(plan, args, barrier=False)
+    with pytest.raises(ProgramError, match="was the slot patched before it was fetched"):
+        torch.accelerator.synchronize(0)
+    backend.current().queue(0).reset()
+    assert args[2].cpu().unique().tolist() == [1]
+
+
+def test_launching_costs_the_same_beside_many_programs(tmp_path: Path) -> None:
+    """The work of a launch, counted: wall time is for ``python -m benchmarks``."""
+
+    def calls(plan: JobPlan, args: list[torch.Tensor]) -> int:
+        count = 0
+
+        def seen(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        sys.setprofile(seen)
+        launch_jobplan(plan, args)
+        torch.accelerator.synchronize(0)
+        sys.setprofile(None)
+        return count
+
+    write_artifact(tmp_path / "add", add_program(), add_spec(), name="add")
+    plan, args = prepare_kernel(tmp_path / "add", 0), good()
+    for _ in range(4):
+        launch_jobplan(plan, args)
+    alone = calls(plan, args)
+    others = []
+    for index in range(40):
+        write_artifact(tmp_path / "other", add_program(), add_spec(), name=f"add {index}")
+        others.append(prepare_kernel(tmp_path / "other", 0))
+    assert calls(plan, args) <= alone + 5

@@ -1,0 +1,1 @@
+"""What prepared programs stand on: their memory, sharing, and the check of arguments."""
