@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_spyre_ref import philox
+from torch_spyre_ref.emulator import philox
 
 # kat_vectors of Random123: counter words, key words, answer.
 KNOWN_ANSWERS = [

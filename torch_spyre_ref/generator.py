@@ -1,6 +1,6 @@
 """Seeds and random states: the functions of ``torch.spyre`` that torch's own random module calls.
 
-Every card has one default generator, a Philox stream (`torch_spyre_ref.philox`) of which it keeps
+Every card has one default generator, a Philox stream (`emulator.philox`) of which it keeps
 a seed and the number of words drawn so far. ``torch.manual_seed`` calls `manual_seed_all`, and
 ``torch.random.fork_rng(device_type="spyre")`` calls `get_rng_state` and `set_rng_state`. None of
 them starts the card.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch_spyre_ref import philox
+from torch_spyre_ref.emulator import philox
 
 CARD = torch.device("spyre", 0)
 OTHER = torch.device("spyre", 1)

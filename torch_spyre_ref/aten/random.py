@@ -1,8 +1,8 @@
 """The ops that draw random numbers: the card's Philox stream, turned into values on the host.
 
 Each kernel reserves the words it needs from the device's generator, makes the values as a CPU
-tensor (`torch_spyre_ref.philox`, chunk by chunk) and copies them to the card. A later unit of the
-card that follows the same formulas gives the same numbers, so what is drawn here is no fallback.
+tensor (`emulator.philox`, chunk by chunk) and copies them to the card. The card's random unit
+follows the same formulas and gives the same numbers, so what is drawn here is no fallback.
 What has no elementwise formula (``multinomial``, ``poisson``, …) runs in the CPU fallback instead,
 on a CPU generator that is seeded from the same stream.
 
@@ -21,8 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from torch_spyre_ref import _bridge, philox
+from torch_spyre_ref import _bridge
 from torch_spyre_ref.aten.fallback import count
+from torch_spyre_ref.emulator import philox
 
 Generator: TypeAlias = torch.Generator | None
 # Words and the number of elements they are for, to values.
