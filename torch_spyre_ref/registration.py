@@ -101,10 +101,17 @@ def _tell_torch() -> None:
     atexit.register(_shut_down)
 
 
-def _computed_attribute(name: str) -> bool:
-    """Attributes of ``torch.spyre`` that change: torch's checkpointing asks for this one."""
+def _computed_attribute(name: str) -> bool | None:
+    """Attributes of ``torch.spyre`` that change, or that say when something is needed."""
     if name == "_initialized":
         return device.is_initialized()
+    if name == "Scheduling":
+        # Inductor asks for this when it first compiles something for a device that it does not
+        # know. Only now is it loaded; the answer None says that the device has registered itself.
+        from torch_spyre_ref.inductor.registration import register as register_with_inductor
+
+        register_with_inductor()
+        return None
     raise AttributeError(f"module 'torch.{device.NAME}' has no attribute {name!r}")
 
 

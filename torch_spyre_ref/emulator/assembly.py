@@ -301,6 +301,10 @@ class Assembler:
         """The step of a dimension, as int64."""
         return self._emit("index", [], [("int64", {axis.position})], parameter=axis.position)[0]
 
+    def constant(self, value: float | Scalar, format: str) -> Wire:
+        """A number as a value, where no other input says which format it has."""
+        return self._emit("copy", [value], [(format, set())])[0]
+
     def apply(self, op: str, *inputs: Input) -> Wire:
         """An elementwise instruction of the vector or special-function unit."""
         format = result_format(op, self._formats(inputs))
@@ -321,6 +325,13 @@ class Assembler:
         format = result_format(op, [value.format])
         formats = [format] + [value.format] * (OPS[op].outputs - 1)
         return self._emit(op, [value], [(f, kept) for f in formats])
+
+    def can_matmul(self, left: Wire, right: Wire) -> bool:
+        """Whether both sides vary along every dimension that this pass streams."""
+        streams = self._draft.passes[-1]
+        return self._varying([left]).issuperset(streams) and self._varying([right]).issuperset(
+            streams
+        )
 
     def matmul(self, left: Wire, right: Wire) -> Wire:
         """Products of both sides, summed over the dimensions that this pass streams."""

@@ -43,6 +43,7 @@ Size = Annotated[int, Whole(0, MAX_SIZE)]
 Extents = Annotated[tuple[Annotated[int | str, _extent], ...], AtMost(MAX_RANK)]
 Extent = Literal["shape", "strides"]
 EXTENTS: Final[tuple[Extent, ...]] = ("shape", "strides")
+Role = Literal["input", "output", "input_output"]
 SymbolKind = Literal["address", "dimension", "scalar"]
 Sizes = Mapping[str, int]
 
@@ -63,7 +64,7 @@ class Argument(Record):
     """One tensor that a launch is given."""
 
     name: Name
-    role: Literal["input", "output", "input_output"]
+    role: Role
     dtype: Annotated[str, Text("|".join(NAMES), f"one of {', '.join(NAMES)}")]
     shape: Extents
     strides: Extents
