@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch._inductor.lowering  # noqa: F401 (before our lowerings, which register into it)
 from torch._dynamo.device_interface import register_interface_for_device
 from torch._inductor.codegen.common import (
     register_backend_for_device,
@@ -10,6 +9,7 @@ from torch._inductor.codegen.common import (
 )
 
 from torch_spyre_ref.device import NAME
+from torch_spyre_ref.inductor import matmul
 from torch_spyre_ref.inductor.graph_pass import SpyrePass
 from torch_spyre_ref.inductor.interface import SpyreInterface, SpyreOpOverrides
 from torch_spyre_ref.inductor.scheduling import SpyreScheduling
@@ -18,6 +18,7 @@ from torch_spyre_ref.inductor.wrapper import SpyreWrapper
 
 def register() -> None:
     """Tell Dynamo and Inductor of the device; calling it again changes nothing."""
+    matmul.define()
     register_interface_for_device(NAME, SpyreInterface)
     register_device_op_overrides(NAME, SpyreOpOverrides())
     register_backend_for_device(
