@@ -87,7 +87,13 @@ def _bring_host_tensors(graph: Graph, node: Node) -> None:
 
 
 _SPECIAL: Final = frozenset(pointwise_overrides_data) - frozenset(INSTRUCTIONS)
-_ABSENT: Final = frozenset({"lgamma", "erfinv", "frexp", "view_as_complex", "view_as_real"})
+_ABSENT: Final = frozenset(
+    {
+        *("lgamma", "erfinv", "frexp", "view_as_complex", "view_as_real"),
+        # Inductor would ask for a layout that its own convolutions on the CPU like.
+        *("convolution", "convolution_backward"),
+    }
+)
 
 
 def _can_compute(node: Node) -> bool:

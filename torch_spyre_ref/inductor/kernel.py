@@ -149,15 +149,17 @@ def base_of(node: Node, nest: LoopNest) -> sympy.Expr:
 def nest_of(nodes: Sequence[Node]) -> LoopNest | None:
     """The common nest of nodes that may lie in one stage; None when there is none."""
     kept, inner = space(nodes)
+    same = V.graph.sizevars.statically_known_equals
     loops = []
     for node in nodes:
         iterated, folded = node.get_ranges()
-        count = numel([*iterated, *folded])
-        same = V.graph.sizevars.statically_known_equals
-        if same(count, numel([kept, inner])):
-            loops.append((node.get_ranges(), sympy.S.One))
-        elif same(count, kept):
-            loops.append((node.get_ranges(), inner))
+        if node.is_reduction():
+            fits, base = same(numel(iterated), kept) and same(numel(folded), inner), sympy.S.One
+        elif same(numel(iterated), numel([kept, inner])):
+            fits, base = True, sympy.S.One
         else:
+            fits, base = same(numel(iterated), kept), inner
+        if not fits:
             return None
+        loops.append((node.get_ranges(), base))
     return common_nest(loops, inner)

@@ -260,7 +260,10 @@ class Memory(Arithmetic):
         return symbol
 
     def check_bounds(self, expr: Any, size: Any, lower: bool, upper: bool) -> None:
-        """Nothing to do: the load unit checks every index."""
+        """Nothing to do: the load and store units check every index."""
+
+    def device_assert_async(self, cond: Value, msg: str) -> None:
+        """Nothing to do, for the same reason: such assertions are about indices."""
 
     def masked(self, mask: Value, body: Callable[[], Value], other: Any) -> Value:
         before, inner = self._mask, self.emitter.wire(mask, "bool")

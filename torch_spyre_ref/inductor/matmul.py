@@ -50,7 +50,9 @@ def _lowered(left: TensorBox, right: TensorBox) -> TensorBox:
         type_promotion_kind=None,
         convert_input_to_bool=False,
     )
-    product: TensorBox = make_reduction("dot")(make_pointwise(ops.dot)(*sides), -2)
+    empty = V.graph.sizevars.statically_known_equals(left.get_size()[-1], 0)
+    kind = "sum" if empty else "dot"  # only of the two has a value over nothing, to Inductor
+    product: TensorBox = make_reduction(kind)(make_pointwise(ops.dot)(*sides), -2)
     return product
 
 
@@ -59,8 +61,6 @@ def _is_costly(side: Any) -> bool:
 
     What another kernel makes is: there it is an epilogue. So is what takes many operations.
     """
-    if side.is_input_buffer() if hasattr(side, "is_input_buffer") else False:
-        return False
     names = side.get_read_names()
     made = any(name in V.graph.name_to_buffer for name in names)
     loops = getattr(side.data, "data", None)
