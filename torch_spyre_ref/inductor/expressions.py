@@ -7,12 +7,13 @@ evaluates once at fetch. What changes from element to element becomes a value.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import sympy
 from torch.utils._sympy import functions as sympy_functions
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from torch_spyre_ref.emulator.assembly import Amount, Assembler, Axis, Scalar, Wire
 
@@ -36,6 +37,20 @@ _FUNCTIONS: Final = {
     "Min": "minimum",
     "Max": "maximum",
 }
+
+
+_FLOATS: Final = {
+    "FloatTrueDiv": "divide",
+    "IntTrueDiv": "divide",
+    "FloatPow": "power",
+    "ToFloat": "copy",
+    **{
+        f"OpaqueUnaryFn_{name}": name
+        for name in "sqrt exp log log2 sin cos tan sinh cosh tanh asin acos atan".split()
+    },
+}
+"""Functions of floats; what they make is computed in float64, as the host would."""
+_TRUNCATED: Final = {"TruncToInt": "truncate", "CeilToInt": "ceil", "FloorToInt": "floor"}
 
 
 class Place(NamedTuple):
@@ -97,9 +112,9 @@ class Expressions:
 
     def _evaluated(self, expr: Expr) -> Term:
         if isinstance(expr, sympy.Symbol):
-            if expr in self._axes:
-                return self._asm.index(self._axes[expr])
-            return self.values[expr] if expr in self.values else self._sizes[expr]
+            return self._symbol(expr)
+        if expr.is_Number or expr.is_NumberSymbol:
+            return self._asm.constant(float(expr), "float64")
         if isinstance(expr, sympy.Add):
             return self._folded("add", expr.args)
         if isinstance(expr, sympy.Mul | sympy.Pow):
@@ -111,6 +126,15 @@ class Expressions:
             return self._folded("multiply", expr.args)
         return self._function(expr)
 
+    def _symbol(self, symbol: sympy.Symbol) -> Term:
+        if symbol in self._axes:
+            return self._asm.index(self._axes[symbol])
+        if symbol in self.values:
+            return self.values[symbol]
+        if symbol_is_type(symbol, (SymT.FLOAT, SymT.UNBACKED_FLOAT)):
+            return self._asm.constant(self._sizes[symbol], "float64")
+        return self._sizes[symbol]
+
     def _function(self, expr: Expr) -> Term:
         name = type(expr).__name__
         if isinstance(expr, sympy_functions.ModularIndexing):
@@ -118,18 +142,28 @@ class Expressions:
             return self._apply("modulo", self._apply("floor_divide", base, divisor), modulus)
         if name == "Identity":
             return self.term(expr.args[0])
+        if name in _FLOATS:
+            return self._asm.apply(_FLOATS[name], *(self._float(self.term(a)) for a in expr.args))
+        if name in _TRUNCATED:
+            whole = self._asm.apply(_TRUNCATED[name], self._float(self.term(expr.args[0])))
+            return self._asm.convert(whole, "int64")
         if name not in _FUNCTIONS:
             raise NotImplementedError(f"the index expression {expr}")
         return self._folded(_FUNCTIONS[name], expr.args)
 
-    def _folded(self, op: str, parts: Any) -> Term:
+    def _folded(self, op: str, parts: Iterable[Expr]) -> Term:
         return reduce(lambda a, b: self._apply(op, a, b), map(self.term, parts))
 
+    def _float(self, term: Term) -> Wire:
+        value = term if isinstance(term, Wire) else self._asm.constant(term, "int64")
+        return value if value.format == "float64" else self._asm.convert(value, "float64")
+
     def _apply(self, op: str, a: Term, b: Term) -> Term:
-        if isinstance(a, Wire) or isinstance(b, Wire):
-            if op == "floor_divide" and b == 1:
-                return a
-            return self._asm.apply(_VALUES.get(op, op), a, b)
+        sides = [side for side in (a, b) if isinstance(side, Wire)]
+        if any(side.format == "float64" for side in sides):
+            return self._asm.apply(_VALUES.get(op, op), self._float(a), self._float(b))
+        if sides:
+            return a if op == "floor_divide" and b == 1 else self._asm.apply(_VALUES.get(op, op), a, b)
         if isinstance(a, int) and isinstance(b, int):
             return _FOLDED[op](a, b)
         return self._asm.arithmetic(op, a, b)
