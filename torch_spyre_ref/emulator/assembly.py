@@ -326,6 +326,10 @@ class Assembler:
         formats = [format] + [value.format] * (OPS[op].outputs - 1)
         return self._emit(op, [value], [(f, kept) for f in formats])
 
+    def varies(self, value: Wire, axes: Sequence[Axis]) -> bool:
+        """Whether ``value`` varies along one of ``axes``."""
+        return not self._varying([value]).isdisjoint(axis.position for axis in axes)
+
     def can_matmul(self, left: Wire, right: Wire) -> bool:
         """Whether both sides vary along every dimension that this pass streams."""
         streams = self._draft.passes[-1]

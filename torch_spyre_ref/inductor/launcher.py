@@ -1,10 +1,12 @@
-"""What the code that Inductor generates calls: a kernel that carries its artifact."""
+"""What the code that Inductor generates calls: a kernel that carries its artifacts."""
 
 from __future__ import annotations
 
 import base64
 import zlib
 from dataclasses import replace
+from functools import cached_property
+from typing import TypeAlias
 
 import torch
 
@@ -14,36 +16,43 @@ from torch_spyre_ref.spyrecode.artifact import Artifact
 from torch_spyre_ref.spyrecode.reader import artifact_in
 from torch_spyre_ref.spyrecode.schema import Place
 
+Packed: TypeAlias = tuple[str, str]
+"""An artifact in generated code: its document, and its program, compressed, in base 85."""
+
 
 class CompiledKernel:
     """An artifact in the generated code; it is prepared when it is first launched.
 
     Args:
         card: the index of the card that the graph was compiled for.
-        document: the artifact's document, as text.
-        program: its program, compressed, in base 85.
+        packed: the artifact.
+        longer: the same for axes that are too long for this one, if there is such a one.
     """
 
-    def __init__(self, card: int, document: str, program: str) -> None:
-        self.card, self._document, self._program = card, document, program
-        self._plan: JobPlan | None = None
+    def __init__(self, card: int, packed: Packed, longer: Packed | None = None) -> None:
+        self.card, self._packed, self._longer = card, packed, longer
 
     @property
     def artifact(self) -> Artifact:
         """The artifact, checked as one from a directory would be."""
-        artifact = artifact_in(self._document.encode(), Place("the generated code"))
-        return replace(artifact, program=zlib.decompress(base64.b85decode(self._program)))
+        document, program = self._packed
+        artifact = artifact_in(document.encode(), Place("the generated code"))
+        return replace(artifact, program=zlib.decompress(base64.b85decode(program)))
 
-    @property
+    @cached_property
     def plan(self) -> JobPlan:
         """The program on the card, put there on first use."""
-        if self._plan is None:
-            programs = backend.current().programs(self.card)
-            self._plan = JobPlan(programs.job(self.artifact, SLOTS))
-        return self._plan
+        programs = backend.current().programs(self.card)
+        return JobPlan(programs.job(self.artifact, SLOTS))
+
+    @cached_property
+    def for_long_axes(self) -> CompiledKernel:
+        """The kernel that holds nothing along an axis."""
+        assert self._longer is not None
+        return CompiledKernel(self.card, self._longer)
 
     def __call__(self, *arguments: torch.Tensor | int | float) -> None:
-        plan = self._plan or self.plan
+        plan = self.plan
         count = len(plan.spec.arguments)
         launch_jobplan(plan, arguments[:count], arguments[count:])  # type: ignore[arg-type]
 

@@ -7,7 +7,7 @@ computed values, and a reduction is a value that is whole when its pass is over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -65,6 +65,10 @@ class Product:
 Value: TypeAlias = Wire | Constant | Rounded | Product
 
 
+class OverwrittenError(Exception):
+    """A body cannot run again: the program has overwritten what it loads."""
+
+
 # Emit an instruction once
 class Emitter:
     """Instructions of one stage, each once for the same inputs, in formats that go together."""
@@ -78,6 +82,19 @@ class Emitter:
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
+
+    def forget(self, axes: Sequence[Axis]) -> None:
+        """Make anew what changes along ``axes``."""
+        self._made = {k: made for k, made in self._made.items() if not self.changes(made, axes)}
+
+    def changes(self, value: Any, axes: Sequence[Axis]) -> bool:
+        """Whether a value, or one of several, changes along one of ``axes``."""
+        if isinstance(value, list):
+            return any(self.changes(each, axes) for each in value)
+        if isinstance(value, Product):
+            return self.changes([value.left, value.right], axes)
+        wire = value.value if isinstance(value, Rounded) else value
+        return isinstance(wire, Wire) and self.asm.varies(wire, axes)
 
     def wire(self, value: Value, format: str | None = None) -> Wire:
         """The value as one that instructions take, in ``format`` where that is given."""
@@ -199,23 +216,45 @@ class Memory(Arithmetic):
         super().__init__(emitter)
         self.places, self.axes, self.buffers = places, axes, buffers
         self.known: dict[str, Value] = {}
+        self.again: dict[str, Callable[[], None]] = {}
+        self._is_again = False
         self._limits: dict[sympy.Symbol, Amount] = {}
         self._mask: Wire | None = None
+        self._stored: list[Tensor] = []
 
     def load(self, name: str, index: sympy.Expr) -> Value:
+        if name not in self.known and name in self.again:
+            self._run_again(name)
         if name in self.known:
             return self.known[name]
         operand = self.buffers.operands[name]
+        if self._is_again and operand in self._stored:
+            raise OverwrittenError(name)
         mask = self._mask
         key = ("load", name, index, mask)
         return self.emitter.once(key, lambda: self.asm.load(operand, mask=mask, **self._at(index)))
+
+    def _run_again(self, name: str) -> None:
+        """Have a node make in this pass what it made in an earlier one, and store nothing."""
+        before = self._mask, self._is_again
+        self._mask, self._is_again = None, True
+        self.again[name]()
+        self._mask, self._is_again = before
+
+    def forget(self, axes: Sequence[Axis]) -> None:
+        """Make anew, where it is needed, what changes along ``axes``."""
+        self.emitter.forget(axes)
+        self.places.forget_values()
+        changed = [name for name, v in self.known.items() if self.emitter.changes(v, axes)]
+        for name in changed:
+            del self.known[name]
 
     def store(self, name: str, index: sympy.Expr, value: Value, mode: str | None = None) -> None:
         if mode not in (None, "atomic_add"):
             raise NotImplementedError(f"the card has no store with {mode}")
         if mode is None:
             self.known[name] = value
-        if name not in self.buffers.unstored:
+        if name not in self.buffers.unstored and not self._is_again:
             self.put(name, index, value, mode == "atomic_add")
 
     def put(self, name: str, index: sympy.Expr, value: Value, add: bool = False) -> None:
@@ -226,7 +265,9 @@ class Memory(Arithmetic):
         source = value.number if isinstance(value, Constant) else None
         if source is None or add:
             source = self.emitter.wire(value, computed(dtype))
-        self.asm.store(self.buffers.operands[name], value=source, add=add, **self._at(index))
+        operand = self.buffers.operands[name]
+        self._stored.append(operand)
+        self.asm.store(operand, value=source, add=add, **self._at(index))
 
     def _at(self, index: sympy.Expr) -> dict[str, Any]:
         """The strides, offset and index values of a place."""
@@ -318,7 +359,7 @@ class LoopTracer(Memory):
 
     def store_reduction(self, name: str, index: sympy.Expr, value: Value) -> None:
         self.known[name] = value
-        if name not in self.buffers.unstored:
+        if name not in self.buffers.unstored and not self._is_again:
             self._waiting.append((name, index, value))
 
     def finish_pass(self) -> None:

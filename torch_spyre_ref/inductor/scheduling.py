@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import base64
+import json
 import zlib
 from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 from torch._inductor.codegen.common import BackendFeature
+from torch._inductor.codegen.wrapper import pexpr
 from torch._inductor.scheduler import BaseScheduling
 from torch._inductor.utils import get_fused_kernel_name
 from torch._inductor.virtualized import V
 from torch.utils._ordered_set import OrderedSet
 
+from torch_spyre_ref.emulator.disassembly import disassemble
 from torch_spyre_ref.emulator.program import encode
 from torch_spyre_ref.inductor.kernel import SpyreKernel, nest_of
 from torch_spyre_ref.inductor.loop_nest import numel
-from torch_spyre_ref.spyrecode.schema import pretty, write
+from torch_spyre_ref.spyrecode.schema import write
 from torch_spyre_ref.spyrecode.writer import assembled
 
 LAUNCHER: Final = "spyre_kernel"
@@ -51,8 +54,10 @@ class SpyreScheduling(BaseScheduling):
             for each in nodes:
                 each.mark_run()
         self.codegen_comment(nodes, name)
-        wrapper.define_kernel(name, _definition(kernel, node.get_device().index), gpu=False)
-        wrapper.writeline(f"{name}({', '.join(kernel.arguments.call())})")
+        wrapper.define_kernel(
+            name, _definition(kernel, node.get_device().index), _comment(kernel), gpu=False
+        )
+        wrapper.writeline(f"{_chosen(kernel)}({', '.join(kernel.arguments.call())})")
         self.free_buffers_in_scheduler()
 
     def flush(self) -> None:
@@ -60,10 +65,28 @@ class SpyreScheduling(BaseScheduling):
 
 
 def _definition(kernel: SpyreKernel, card: int) -> str:
-    """The artifact as a Python expression: its document as text, its program packed."""
-    artifact = assembled(
-        encode(kernel.program), kernel.arguments.spec, name=kernel.name, memory=0
-    )
-    document = pretty(write(artifact))
-    packed = base64.b85encode(zlib.compress(artifact.program, 1)).decode()
-    return f"{LAUNCHER}({card}, '''{document}''', {packed!r})"
+    """The kernel as a Python expression. Each artifact is its document and its packed program."""
+    spec = kernel.arguments.spec
+    artifacts = [
+        assembled(encode(variant.program), spec, name=kernel.name, memory=0)
+        for variant in kernel.variants
+    ]
+    parts = [
+        (json.dumps(write(a)), base64.b85encode(zlib.compress(a.program, 1)).decode())
+        for a in artifacts
+    ]
+    return f"{LAUNCHER}({', '.join(map(repr, (card, *parts)))})"
+
+
+def _chosen(kernel: SpyreKernel) -> str:
+    """The kernel, or by the sizes of a launch its variant for long axes."""
+    limits = [f"{pexpr(size)} <= {most}" for size, most in kernel.variants[0].limits]
+    if not limits:
+        return kernel.name
+    return f"({kernel.name} if {' and '.join(limits)} else {kernel.name}.for_long_axes)"
+
+
+def _comment(kernel: SpyreKernel) -> str:
+    """What the kernel does, for who reads the generated code."""
+    texts = [str(kernel.arguments.spec), *(disassemble(v.program) for v in kernel.variants)]
+    return "\n".join(f"# {line}" for text in texts for line in text.splitlines())
