@@ -290,15 +290,31 @@ def fit(program: Program, spec: CardSpec) -> None:
 
 def _check_steps(where: str, stage: Stage, spec: CardSpec) -> None:
     """What walks a tile step by step, and not a value, must still be bounded by a core's size."""
-    most = spec.scratchpad // 8
     for i in stage.instructions:
-        walks = i.place is not None and (i.op != "load" or i.place.index_strides or i.place.masked)
-        steps = prod(stage.dimensions[d].share for d in (*stage.outer, *stage.passes[i.turn]))
-        if (walks or OPS[i.op].unit == "reduce") and steps > most:
+        steps, most = walked(stage, i), most_walked(spec)
+        if steps > most:
             raise ScratchpadError(
                 f"{where}: {i.op} walks {steps} steps a core in one tile; with a scratchpad of "
                 f"{spec.scratchpad} bytes it can walk {most}: use smaller tiles"
             )
+
+
+def most_walked(spec: CardSpec) -> int:
+    """How many steps of a tile an instruction can go through one by one."""
+    return spec.scratchpad // 8
+
+
+def walked(stage: Stage, i: Instruction) -> int:
+    """How many steps of a tile a core goes through one by one for an instruction."""
+    if i.op == "load":
+        assert i.place is not None
+        gathers = i.place.index_strides or i.place.masked
+        dimensions = stage.values[i.outputs[0]].dimensions if gathers else ()
+    elif i.place is not None or OPS[i.op].unit == "reduce":
+        dimensions = (*stage.outer, *stage.passes[i.turn])
+    else:
+        dimensions = ()
+    return prod(stage.dimensions[d].share for d in dimensions)
 
 
 def _product(stage: Stage, value: Value) -> str:

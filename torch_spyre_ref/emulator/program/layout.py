@@ -10,14 +10,22 @@ from dataclasses import replace
 from math import prod
 from typing import Final, NamedTuple
 
-from torch_spyre_ref.emulator.program.check import entry_bytes, held, lifetimes, may_share
+from torch_spyre_ref.emulator.program.check import (
+    entry_bytes,
+    held,
+    lifetimes,
+    may_share,
+    most_walked,
+    walked,
+)
 from torch_spyre_ref.emulator.program.model import Dimension, Stage, Value
 from torch_spyre_ref.emulator.program.units import OPS
 from torch_spyre_ref.emulator.spec import CardSpec
 
 _ELEMENTS: Final = 1 << 18
-_PRODUCTS: Final = 1 << 20
+_PRODUCTS: Final = 1 << 22
 _INNER: Final = 512
+_LEAST_INNER: Final = 128
 _STICK: Final = 128
 
 
@@ -38,25 +46,61 @@ def plan(stage: Stage, wishes: Plan, spec: CardSpec) -> Stage:
         laid = _place_values(_with_cores(stage, tiles, wishes, spec), wishes)
         end = max((v.offset + v.depth * v.nbytes for v in laid.values), default=0)
         free = [d for d, (tile, _) in enumerate(wishes.fixed) if tile is None and tiles[d] > 1]
-        if end <= spec.scratchpad or not free:
+        walks = max((walked(laid, i) for i in laid.instructions), default=0)
+        if (end <= spec.scratchpad and walks <= most_walked(spec)) or not free:
             return laid
-        outer = [d for d in free if d in stage.outer]
-        largest = max(outer or free, key=lambda d: tiles[d])
-        tiles[largest] = -(-tiles[largest] // 2)
+        is_matrix = any(i.op == "matmul" for i in stage.instructions)
+        outer = [d for d in free if d in stage.outer or (is_matrix and tiles[d] > _LEAST_INNER)]
+        _halve_one(stage, wishes, tiles, outer or free)
 
 
 def _tiles(stage: Stage, wishes: Plan) -> list[int]:
     """Blocks of 256 K elements, whole along what is streamed; a product streams 512 at a time."""
-    matrix = any(i.op == "matmul" for i in stage.instructions)
+    if any(i.op == "matmul" for i in stage.instructions):
+        return _matrix_tiles(stage, wishes)
     tiles = [1] * len(stage.dimensions)
-    room = _PRODUCTS if matrix else _ELEMENTS
-    streamed = sorted(stage.streamed, reverse=True)
-    for d in (*streamed, *reversed(stage.outer)):
-        most = _INNER if matrix and d in streamed else room
-        tiles[d] = wishes.fixed[d][0] or max(min(wishes.sizes[d], most), 1)
-        if not (matrix and d in streamed):
-            room = max(room // tiles[d], 1)
+    room = _ELEMENTS
+    for d in (*sorted(stage.streamed, reverse=True), *reversed(stage.outer)):
+        tiles[d] = wishes.fixed[d][0] or max(min(wishes.sizes[d], room), 1)
+        room = max(room // tiles[d], 1)
     return tiles
+
+
+def _matrix_tiles(stage: Stage, wishes: Plan) -> list[int]:
+    """Blocks of 4 M results, of the shape that loads the factors least often."""
+    most = [_INNER if d in stage.streamed else size for d, size in enumerate(wishes.sizes)]
+    tiles = [
+        fixed or max(min(size, limit), 1)
+        for (fixed, _), size, limit in zip(wishes.fixed, wishes.sizes, most, strict=True)
+    ]
+    free = [d for d in stage.outer if wishes.fixed[d][0] is None]
+    while prod(tiles[d] for d in stage.outer) > _PRODUCTS and any(tiles[d] > 1 for d in free):
+        _halve_one(stage, wishes, tiles, [d for d in free if tiles[d] > 1])
+    return tiles
+
+
+def _halve_one(stage: Stage, wishes: Plan, tiles: list[int], free: list[int]) -> None:
+    """Halve the tile of the dimension that costs the fewest loads; of several, the largest."""
+
+    def halved(d: int) -> list[int]:
+        return [-(-tile // 2) if n == d else tile for n, tile in enumerate(tiles)]
+
+    best = min(free, key=lambda d: (_loaded(stage, wishes, halved(d)), -tiles[d]))
+    tiles[:] = halved(best)
+
+
+def _loaded(stage: Stage, wishes: Plan, tiles: list[int]) -> int:
+    """Elements that all loads of a stage bring in: all of theirs for each tile of the others."""
+    counts = [-(-size // tile) for size, tile in zip(wishes.sizes, tiles, strict=True)]
+    loads = [i for i in stage.instructions if i.op == "load"]
+    varies = [stage.values[i.outputs[0]].dimensions for i in loads]
+    return sum(
+        prod(
+            wishes.sizes[d] if d in dimensions else counts[d]
+            for d in (*stage.outer, *stage.passes[i.turn])
+        )
+        for i, dimensions in zip(loads, varies, strict=True)
+    )
 
 
 def _with_cores(stage: Stage, tiles: list[int], wishes: Plan, spec: CardSpec) -> Stage:
