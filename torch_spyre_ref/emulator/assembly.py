@@ -393,9 +393,12 @@ class Assembler:
     def stage(self) -> None:
         """End the present stage: what follows has an iteration space of its own, and starts when
         everything before is stored."""
-        draft, self._draft = self._draft, _Draft()
-        if not draft.instructions:
+        if not self._draft.instructions:
+            self._draft = _Draft()
             return
+        if not self._draft.axes:
+            self.dimension("once", 1)
+        draft, self._draft = self._draft, _Draft()
         if (
             len(draft.passes) > 1
             and draft.passes[-1] == ()

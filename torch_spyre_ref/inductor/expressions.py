@@ -44,10 +44,10 @@ _FLOATS: Final = {
     "IntTrueDiv": "divide",
     "FloatPow": "power",
     "ToFloat": "copy",
-    **{
-        f"OpaqueUnaryFn_{name}": name
-        for name in "sqrt exp log log2 sin cos tan sinh cosh tanh asin acos atan".split()
-    },
+    "OpaqueUnaryFn_sqrt": "sqrt",
+    "OpaqueUnaryFn_exp": "exp",
+    "OpaqueUnaryFn_log": "log",
+    "OpaqueUnaryFn_log2": "log2",
 }
 """Functions of floats; what they make is computed in float64, as the host would."""
 _TRUNCATED: Final = {"TruncToInt": "truncate", "CeilToInt": "ceil", "FloorToInt": "floor"}
@@ -162,8 +162,9 @@ class Expressions:
         sides = [side for side in (a, b) if isinstance(side, Wire)]
         if any(side.format == "float64" for side in sides):
             return self._asm.apply(_VALUES.get(op, op), self._float(a), self._float(b))
-        if sides:
-            return a if op == "floor_divide" and b == 1 else self._asm.apply(_VALUES.get(op, op), a, b)
+        if isinstance(a, Wire) or isinstance(b, Wire):
+            whole = op == "floor_divide" and b == 1
+            return a if whole else self._asm.apply(_VALUES.get(op, op), a, b)
         if isinstance(a, int) and isinstance(b, int):
             return _FOLDED[op](a, b)
         return self._asm.arithmetic(op, a, b)

@@ -68,7 +68,12 @@ def _on_card(node: Node) -> bool:
 
 
 _COPIES: Final = frozenset(
-    {aten.copy.default, aten.copy_.default, aten._to_copy.default, torch.ops.prims.device_put.default}
+    {
+        aten.copy.default,
+        aten.copy_.default,
+        aten._to_copy.default,
+        torch.ops.prims.device_put.default,
+    }
 )
 
 

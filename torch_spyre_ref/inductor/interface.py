@@ -17,12 +17,12 @@ from torch_spyre_ref.emulator.spec import CardSpec
 class SpyreInterface(DeviceInterface):
     """The device as Dynamo sees it."""
 
-    device = cards.device  # type: ignore[assignment]
+    device = cards.device
 
-    class Event(torch.Event):  # type: ignore[misc]
+    class Event(torch.Event):
         """A device event."""
 
-    class Stream(torch.Stream):  # type: ignore[misc]
+    class Stream(torch.Stream):
         """A device stream."""
 
     class Worker(DeviceInterface.Worker):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import sympy
 from torch._inductor.codegen.common import Kernel
 from torch._inductor.virtualized import V
+from torch.utils._ordered_set import OrderedSet
 
 from torch_spyre_ref.emulator.assembly import Assembler
 from torch_spyre_ref.emulator.program import Program, ScratchpadError
@@ -85,7 +86,7 @@ def _is_held_along(program: Program) -> bool:
 
 def _private(nodes: Sequence[Node]) -> set[str]:
     """The buffers that no one outside of these nodes will read."""
-    names = {name for node in nodes for name in node.get_operation_names()}
+    names = OrderedSet(name for node in nodes for name in node.get_operation_names())
     scheduler = V.graph.scheduler
     return {
         buffer

@@ -18,7 +18,7 @@ from torch_spyre_ref.emulator.assembly import Assembler, Tensor
 from torch_spyre_ref.emulator.assembly import Scalar as Number
 from torch_spyre_ref.inductor.values import stored
 from torch_spyre_ref.spyrecode import Argument, Dimension, LaunchSpec, Scalar
-from torch_spyre_ref.spyrecode.spec import MAX_SIZE, Extents, Role
+from torch_spyre_ref.spyrecode.spec import MAX_SIZE, Role
 
 Expr: TypeAlias = sympy.Expr
 Node: TypeAlias = Any  # a SchedulerNode
@@ -63,7 +63,7 @@ class LaunchArguments:
         )
 
     def _extents(self, sizes: Sequence[Expr]) -> tuple[int | str, ...]:
-        """Each as a number or a dimension symbol; what is an expression gets a symbol of its own."""
+        """Each as a number or a dimension symbol; an expression gets a symbol of its own."""
         found: list[int | str] = []
         for size in sizes:
             expr = V.graph.sizevars.simplify(sympy.sympify(size))
@@ -119,7 +119,8 @@ def _touched(nodes: Sequence[Node]) -> Iterator[tuple[str, Literal["input", "out
     for node in nodes:
         usage = node._body.memory_usage
         for kind in (MemoryUsageType.LOAD, MemoryUsageType.LOAD_SEED):
-            yield from ((e.buffer_name, "input") for e in usage[kind] if e.buffer_name not in written)
+            names = (entry.buffer_name for entry in usage[kind])
+            yield from ((name, "input") for name in names if name not in written)
         for kind in (MemoryUsageType.STORE, MemoryUsageType.STORE_REDUCTION):
             for entry in usage[kind]:
                 if entry.mode is not None:

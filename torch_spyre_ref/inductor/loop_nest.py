@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import sympy
@@ -69,8 +70,8 @@ class LoopNest(NamedTuple):
         if base == end:
             return sympy.S.Zero
         first = bases.index(end) + 1 if end in bases else 0
-        parts = [_ratio(cut.base, base) * cut.symbol for cut in self.cuts[first : bases.index(base) + 1]]
-        variable = sympy.Add(*parts)
+        within = self.cuts[first : bases.index(base) + 1]
+        variable = sympy.Add(*(_ratio(cut.base, base) * cut.symbol for cut in within))
         return variable.xreplace(self.merged) if self.merged else variable
 
 
@@ -84,7 +85,7 @@ def common_nest(loops: Iterable[tuple[Loops, Expr]], inner: Expr) -> LoopNest | 
             points.add(base)
     ordered = sorted(points, key=hint)
     cuts = []
-    for low, high in zip(ordered, ordered[1:], strict=False):
+    for low, high in pairwise(ordered):
         if not _divides(low, high):
             return None
         cuts.append((low, _ratio(high, low)))

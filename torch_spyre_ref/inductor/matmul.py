@@ -51,7 +51,7 @@ def _lowered(left: TensorBox, right: TensorBox) -> TensorBox:
         convert_input_to_bool=False,
     )
     empty = V.graph.sizevars.statically_known_equals(left.get_size()[-1], 0)
-    kind = "sum" if empty else "dot"  # only of the two has a value over nothing, to Inductor
+    kind: Any = "sum" if empty else "dot"  # only of the two has a value over nothing, to Inductor
     product: TensorBox = make_reduction(kind)(make_pointwise(ops.dot)(*sides), -2)
     return product
 
@@ -63,6 +63,6 @@ def _is_costly(side: Any) -> bool:
     """
     names = side.get_read_names()
     made = any(name in V.graph.name_to_buffer for name in names)
-    loops = getattr(side.data, "data", None)
+    loops: Any = getattr(side.data, "data", None)
     count = loops.inner_fn_opcount().num_ops if hasattr(loops, "inner_fn_opcount") else 0
     return count > _OPERATIONS or (made and count > 1) or len(names) > 1

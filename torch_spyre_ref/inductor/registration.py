@@ -21,6 +21,4 @@ def register() -> None:
     matmul.define()
     register_interface_for_device(NAME, SpyreInterface)
     register_device_op_overrides(NAME, SpyreOpOverrides())
-    register_backend_for_device(
-        NAME, SpyreScheduling, SpyreWrapper, device_custom_pass=SpyrePass()
-    )
+    register_backend_for_device(NAME, SpyreScheduling, SpyreWrapper, device_custom_pass=SpyrePass())

@@ -18,8 +18,9 @@ from torch.utils._ordered_set import OrderedSet
 
 from torch_spyre_ref.emulator.disassembly import disassemble
 from torch_spyre_ref.emulator.program import encode
-from torch_spyre_ref.inductor.kernel import SpyreKernel, nest_of
+from torch_spyre_ref.inductor.kernel import SpyreKernel
 from torch_spyre_ref.inductor.loop_nest import numel
+from torch_spyre_ref.inductor.stage import nest_of
 from torch_spyre_ref.spyrecode.schema import write
 from torch_spyre_ref.spyrecode.writer import assembled
 

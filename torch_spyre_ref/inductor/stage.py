@@ -7,7 +7,7 @@ second needs no more scratchpad however long the axis is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -17,10 +17,11 @@ from torch._inductor.sizevars import SimplifyIndexing
 from torch._inductor.virtualized import V
 
 from torch_spyre_ref.emulator.assembly import Assembler, Axis
+from torch_spyre_ref.inductor.emitter import Emitter
 from torch_spyre_ref.inductor.expressions import Expressions
 from torch_spyre_ref.inductor.launch_arguments import Declared
 from torch_spyre_ref.inductor.loop_nest import LoopNest, common_nest, hint, numel
-from torch_spyre_ref.inductor.loop_tracer import Buffers, Emitter, LoopTracer
+from torch_spyre_ref.inductor.loop_tracer import Buffers, LoopTracer
 
 Node: TypeAlias = Any  # a SchedulerNode
 
@@ -94,7 +95,8 @@ class Stage:
         """What Inductor's own code asks while a body runs."""
         with ExitStack() as stack:
             stack.enter_context(V.set_kernel_handler(self._kernel))
-            stack.enter_context(V.set_ops_handler(SimplifyIndexing(self._tracer, self._nest.ranges)))
+            handler = SimplifyIndexing(self._tracer, self._nest.ranges)
+            stack.enter_context(V.set_ops_handler(handler))
             stack.enter_context(self._kernel.set_current_node(node))
             yield
 
@@ -106,9 +108,7 @@ def _written(node: Node) -> Iterator[str]:
         yield from buffer.get_mutations()
 
 
-def _dimensions(
-    asm: Assembler, nest: LoopNest, sizes: Expressions
-) -> dict[sympy.Symbol, Axis]:
+def _dimensions(asm: Assembler, nest: LoopNest, sizes: Expressions) -> dict[sympy.Symbol, Axis]:
     """The dimensions of the stage. Where a size is unknown, tiles are for what is likely."""
     axes = {}
     for number, cut in enumerate(nest.axes):

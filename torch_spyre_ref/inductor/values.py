@@ -8,16 +8,14 @@ import torch
 
 from torch_spyre_ref.emulator.program.formats import FORMATS
 
+_SAME: Final = (
+    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sigmoid erf erfc sin cos tan asin acos atan"
+    " sinh cosh tanh asinh acosh atanh atan2 hypot minimum maximum floor ceil round sign reciprocal"
+    " copysign nextafter isnan isinf signbit fmod remainder bitwise_not bitwise_and bitwise_or"
+    " bitwise_xor logical_not logical_and logical_or logical_xor"
+)
 INSTRUCTIONS: Final = {
-    **{
-        name: name
-        for name in (
-            "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sigmoid erf erfc sin cos tan asin acos"
-            " atan sinh cosh tanh asinh acosh atanh atan2 hypot minimum maximum floor ceil round"
-            " sign reciprocal copysign nextafter isnan isinf signbit fmod remainder bitwise_not"
-            " bitwise_and bitwise_or bitwise_xor logical_not logical_and logical_or logical_xor"
-        ).split()
-    },
+    **{name: name for name in _SAME.split()},
     "abs": "absolute",
     "neg": "negative",
     "trunc": "truncate",

@@ -18,10 +18,8 @@ class SpyreWrapper(PythonWrapperCodegen):
         is_subgraph: bool, subgraph_name: Any, parent_wrapper: Any, partition_signatures: Any = None
     ) -> PythonWrapperCodegen:
         if is_subgraph:
-            return SubgraphPythonWrapperCodegen(
-                subgraph_name, parent_wrapper, partition_signatures
-            )
-        return SpyreWrapper()
+            return SubgraphPythonWrapperCodegen(subgraph_name, parent_wrapper, partition_signatures)
+        return SpyreWrapper()  # type: ignore[no-untyped-call]
 
     def write_header(self) -> None:
         super().write_header()
@@ -39,7 +37,7 @@ class SpyreWrapper(PythonWrapperCodegen):
         allocation_shape: Any = None,
         is_pinned: bool = False,
     ) -> str:
-        line: str = super().make_allocation(
+        line: str = super().make_allocation(  # type: ignore[no-untyped-call]
             name, device, dtype, shape, stride, allocation_shape, is_pinned
         )
         return line.replace(f"device='{NAME}'", f"device='{device}'")
