@@ -21,6 +21,7 @@ from torch_spyre_ref import (  # noqa: E402
     _bridge,
     backend,
     device,
+    dynamo,
     generator,
     sanitizer,
     streams,
@@ -77,6 +78,7 @@ def _install(parts: Parts) -> None:
     ):
         for name in dir(role):
             if not name.startswith("_"):
+                dynamo.hide(getattr(role, name))
                 setattr(new.driver, name, getattr(role, name))
     backend.install(new)
     _bridge.install(new.driver)

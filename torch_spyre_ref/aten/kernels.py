@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_spyre_ref import _bridge
+from torch_spyre_ref import _bridge, dynamo
 from torch_spyre_ref.aten import (
     attention,
     convolution,
@@ -37,6 +37,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
 def register(library: torch.library.Library) -> None:
     """Register every kernel of the table under PyTorch's dispatch key for the card."""
     for name, kernel in KERNELS.items():
+        dynamo.hide(kernel)
         library.impl(name, _bridge.shield(kernel), "PrivateUse1")
 
 

@@ -142,6 +142,9 @@ class Expressions:
             return self._apply("modulo", self._apply("floor_divide", base, divisor), modulus)
         if name == "Identity":
             return self.term(expr.args[0])
+        if isinstance(expr, sympy.Abs):
+            inner = self.term(expr.args[0])
+            return self._apply("maximum", inner, self._apply("multiply", inner, -1))
         if name in _FLOATS:
             return self._asm.apply(_FLOATS[name], *(self._float(self.term(a)) for a in expr.args))
         if name in _TRUNCATED:
