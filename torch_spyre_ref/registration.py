@@ -22,11 +22,13 @@ from torch_spyre_ref import (  # noqa: E402
     backend,
     device,
     dynamo,
+    eager,
     generator,
     sanitizer,
     streams,
 )
 from torch_spyre_ref.aten import fallback, kernels  # noqa: E402
+from torch_spyre_ref.compiled import table  # noqa: E402
 from torch_spyre_ref.memory import api as memory_api  # noqa: E402
 from torch_spyre_ref.memory.driver import MemoryDriver, open_memory  # noqa: E402
 from torch_spyre_ref.parts import Parts  # noqa: E402
@@ -91,6 +93,7 @@ def _tell_torch() -> None:
         *memory_api.EXPORTS,
         *generator.EXPORTS,
         *fallback.EXPORTS,
+        *eager.EXPORTS,
         *streams.EXPORTS,
         *sanitizer.EXPORTS,
     )
@@ -99,6 +102,7 @@ def _tell_torch() -> None:
     generate_methods_for_privateuse1_backend(for_storage=True)
     library = torch.library.Library("aten", "IMPL")
     kernels.register(library)
+    eager.register(library, table.names(taken=kernels.KERNELS), _bridge.shield)
     _library.append(library)
     atexit.register(_shut_down)
 

@@ -26,6 +26,7 @@ class Settings:
     memory: int = 16 * GIB
     domains: int = 4
     fallback: str = "warn"
+    eager: str = "compile"
     sanitize: bool = False
     poison: bool = False
     derive_edges: bool = True
@@ -97,6 +98,7 @@ _PARSERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "memory": (_size, "a size from 32M to 128G, such as 16G or 512M"),
     "domains": (lambda text: {"1": 1, "2": 2, "4": 4, "8": 8}[text], "1, 2, 4 or 8"),
     "fallback": (_choice("warn", "silent", "error"), "'warn', 'silent' or 'error'"),
+    "eager": (_choice("compile", "fallback"), "'compile' or 'fallback'"),
     "sanitize": _FLAG,
     "poison": _FLAG,
     "derive_edges": _FLAG,

@@ -141,17 +141,54 @@ class _Books:
 _books = _Books()
 
 
-def count(op: str, reason: str = NO_PROGRAM) -> None:
+class _Thread(threading.local):
+    """What this thread knows of the op that is just falling back."""
+
+    reason: str | None = None
+    on_trial: list[str] | None = None
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def because(reason: str) -> Iterator[None]:
+    """Ops that fall back inside a ``with`` block, on this thread, do so for ``reason``."""
+    before, _thread.reason = _thread.reason, reason
+    try:
+        yield
+    finally:
+        _thread.reason = before
+
+
+@contextmanager
+def judged(reason: str) -> Iterator[None]:
+    """Ops inside the block may be refused by the CPU too: they are counted if they are not."""
+    before, _thread.on_trial = _thread.on_trial, []
+    try:
+        yield
+        passed = _thread.on_trial
+    finally:
+        _thread.on_trial = before
+    for op in passed:
+        count(op, reason)
+
+
+def count(op: str, reason: str | None = None) -> None:
     """Enter one call of ``op`` in the books before it runs on the CPU.
 
     Args:
         op: the op's qualified name with its overload, for example ``"aten::add.Tensor"``.
-        reason: why the card does not run it, in a few words.
+        reason: why the card does not run it, in a few words; by default what `because` says.
 
     Raises:
         FallbackError: the policy is ``error``. Nothing is counted then.
         FallbackWarning: a warning filter turns it into an error. Nothing is counted then either.
     """
+    reason = reason or _thread.reason or NO_PROGRAM
+    if _thread.on_trial is not None:
+        _thread.on_trial.append(op)
+        return
     if _is_printing() or not _books.enter(op, reason):
         return
     try:

@@ -1,0 +1,125 @@
+"""A call traced and compiled: what a miss does, but for keeping the result."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch._guards import TracingContext, tracing
+from torch._inductor.compile_fx import compile_fx_inner
+from torch._inductor.exc import InductorError
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+
+from torch_spyre_ref.compiled.calls import Call
+from torch_spyre_ref.compiled.refusal import Refused
+from torch_spyre_ref.compiled.trace import Sizes, Traced, trace
+from torch_spyre_ref.emulator.program.formats import FORMATS
+
+_UNSUPPORTED: Final = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+_CALLED: Final = re.compile(r"(?:torch\.ops|extern_kernels)\.([\w.]+)\(")
+
+
+class NeedsRoom(Exception):  # noqa: N818 (it is no error: the call is made again)
+    """``out=`` tensors have another shape than the results."""
+
+    def __init__(self, shapes: list[torch.Size]) -> None:
+        super().__init__(shapes)
+        self.shapes = shapes
+
+
+class Compiled(NamedTuple):
+    """A compiled call. ``function`` takes the tensors, then the numbers, in one list."""
+
+    traced: Traced
+    function: Any
+
+
+def compile_call(call: Call, symbolic: Sequence[Sizes] | None = None) -> Compiled:
+    """Compile one call.
+
+    Numbers whose values the trace asks for become part of their op's key (``call.op.fixed``);
+    whoever finds that it was so makes the call anew.
+
+    Raises:
+        Refused: there is no program for it.
+        NeedsRoom: the call stores into tensors of other shapes.
+        Exception: what the op itself raises for these arguments.
+    """
+    refuse_formats(call.tensors)
+    try:
+        traced = trace(lambda *inputs: _body(call, inputs), call.tensors, call.numbers, symbolic)
+    except _UNSUPPORTED as error:
+        raise Refused(_first_line(error)) from error
+    if not traced.asked_for():
+        try:
+            with tracing(TracingContext(traced.mode)):
+                function = compile_fx_inner(traced.graph, traced.inputs)
+        except InductorError as error:
+            raise Refused(_first_line(error)) from error
+        _refuse_calls(function)
+    else:
+        function = None
+    for number in traced.asked_for():
+        call.op.fix(call.positions()[number])
+    return Compiled(traced, function)
+
+
+def refuse_formats(tensors: Sequence[torch.Tensor]) -> None:
+    """Raise :class:`Refused` for a dtype that the card stores but cannot compute with."""
+    for tensor in tensors:
+        name = str(tensor.dtype).removeprefix("torch.")
+        if name not in FORMATS:
+            raise Refused(f"the card does not compute with {name}")
+
+
+def _body(call: Call, inputs: Sequence[Any]) -> list[Any]:
+    """The functional op, and then the stores into the arguments that the op writes."""
+    args, kwargs, targets = call.filled(inputs)
+    made = call.op.function(*args, **kwargs)
+    results = [made] if isinstance(made, torch.Tensor) else list(made)
+    for result in results:
+        refuse_formats([result] if result is not None else [])
+    if not call.op.written:
+        return results
+    _check_targets(call, targets, results)
+    for target, result in zip(targets, results, strict=True):
+        target.copy_(result)
+    return []
+
+
+def _check_targets(call: Call, targets: Sequence[Any], results: Sequence[Any]) -> None:
+    shapes = [result.shape for result in results]
+    if shapes != [target.shape for target in targets]:
+        if call.op.is_inplace:
+            raise RuntimeError(f"{call.op} would change the shape of what it is computed in")
+        raise NeedsRoom(shapes)
+    for target, result in zip(targets, results, strict=True):
+        if not torch.can_cast(result.dtype, target.dtype):
+            raise RuntimeError(
+                f"result type {result.dtype} can't be cast to the desired output type "
+                f"{target.dtype}"
+            )
+
+
+def _refuse_calls(function: Any) -> None:
+    """Refuse what Inductor would have computed by calling ops, this one perhaps: for ever."""
+    code = function.source_code.partition("class Runner")[2] if function else ""
+    for name in _CALLED.findall(code):
+        raise Refused(f"Inductor has no loops for {name}")
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0]

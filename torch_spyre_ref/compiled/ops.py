@@ -1,0 +1,98 @@
+"""One op overload: which of its arguments are written, and which functional op computes it.
+
+``add.Tensor`` makes its result; ``add_.Tensor`` and ``add.out`` are the same computation, stored
+into an argument. All three are compiled from the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+import torch
+
+_NUMBERS: Final = ("number", "Optional[number]", "Tensor", "Optional[Tensor]")
+
+
+class Op:
+    """An overload by its qualified name, say ``"aten::add.Tensor"``, looked at when first called."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.fixed: set[int] = set()
+
+    @cached_property
+    def overload(self) -> Any:
+        """The overload as PyTorch has it."""
+        packet, _, overload = self.name.removeprefix("aten::").partition(".")
+        return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+    @property
+    def arguments(self) -> Sequence[Any]:
+        """The arguments of the schema."""
+        arguments: Sequence[Any] = self.overload._schema.arguments
+        return arguments
+
+    @cached_property
+    def patched(self) -> list[bool]:
+        """Which arguments are numbers that a launch may bring: those that no trace asked for."""
+        return [
+            str(argument.type) in _NUMBERS and i not in self.fixed
+            for i, argument in enumerate(self.arguments)
+        ]
+
+    @cached_property
+    def positions(self) -> Mapping[str, int]:
+        """Where an argument stands in the schema."""
+        return {argument.name: i for i, argument in enumerate(self.arguments)}
+
+    def fix(self, position: int) -> None:
+        """From now on a number is part of the key: a trace has asked for its value."""
+        self.fixed.add(position)
+        del self.patched
+
+    @cached_property
+    def written(self) -> list[int]:
+        """The arguments that the op stores into."""
+        return [
+            i
+            for i, argument in enumerate(self.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+
+    @cached_property
+    def is_inplace(self) -> bool:
+        """Whether the op computes with what it overwrites."""
+        return any(not self.arguments[i].kwarg_only for i in self.written)
+
+    @cached_property
+    def single(self) -> bool:
+        """Whether the op returns one tensor."""
+        return len(self.overload._schema.returns) == 1
+
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        """The op of the same results that writes nothing."""
+        if not self.written:
+            function: Callable[..., Any] = self.overload
+            return function
+        name = self.overload._schema.name.removeprefix("aten::")
+        packet = getattr(torch.ops.aten, name.removesuffix("_") if self.is_inplace else name)
+        wanted = self._signature(self.overload)
+        for overload in packet.overloads():
+            candidate = getattr(packet, overload)
+            written = any(a.alias_info is not None for a in candidate._schema.arguments)
+            if not written and self._signature(candidate) == wanted:
+                return candidate  # type: ignore[no-any-return]
+        raise LookupError(f"{self.name} has no functional form")
+
+    def _signature(self, overload: Any) -> list[tuple[str, str]]:
+        return [
+            (argument.name, str(argument.type))
+            for argument in overload._schema.arguments
+            if not (argument.kwarg_only and argument.is_out)
+        ]
+
+    def __repr__(self) -> str:
+        return self.name

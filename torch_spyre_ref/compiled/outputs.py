@@ -1,0 +1,182 @@
+"""Where the results of a call go: new tensors, or tensors that the caller gave.
+
+In-place ops and ``out=`` store into an argument. A program may do so itself as long as nothing else
+that it reads lies in the same memory; otherwise results are made first and copied then.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+
+from torch_spyre_ref.aten import fallback
+from torch_spyre_ref.compiled.calls import Call, is_number
+from torch_spyre_ref.emulator.program.formats import FORMATS
+
+_alias: Final = torch._C._is_alias_of  # type: ignore[attr-defined]
+
+
+def returned(call: Call, made: Sequence[Any]) -> Any:
+    """What a call returns: its targets if it has any, otherwise what was made."""
+    op = call.op
+    results = call.targets() if op.written else made
+    return results[0] if op.single else tuple(results)
+
+
+def overlaps(call: Call) -> bool:
+    """Whether a target shares memory with anything else that the op is given."""
+    if len(call.tensors) == 1:
+        return False
+    targets = call.targets()
+    for target in targets:
+        met = 0
+        for tensor in call.tensors:
+            if tensor is target:
+                met += 1
+            elif _alias(tensor, target):
+                return True
+        if met > 1:
+            return True
+    return False
+
+
+def by_copy(call: Call) -> Any:
+    """Compute first, then copy into the targets. Refuses what torch refuses: a partial overlap."""
+    args, kwargs, targets = call.filled([*call.tensors, *call.numbers])
+    _refuse_partial_overlap(call, targets)
+    made = call.op.function(*args, **kwargs)
+    results = [made] if isinstance(made, torch.Tensor) else list(made)
+    for target, result in zip(targets, results, strict=True):
+        _cast_check(result, target)
+        if target.shape != result.shape:
+            if call.op.is_inplace:
+                raise RuntimeError(
+                    f"output with shape {list(target.shape)} doesn't match the broadcast shape "
+                    f"{list(result.shape)}"
+                )
+            _resize(target, result.shape)
+        target.copy_(result)
+    return returned(call, results)
+
+
+def _cast_check(result: torch.Tensor, target: torch.Tensor) -> None:
+    if not torch.can_cast(result.dtype, target.dtype):
+        raise RuntimeError(
+            f"result type {_name(result.dtype)} can't be cast to the desired output type "
+            f"{_name(target.dtype)}"
+        )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _refuse_partial_overlap(call: Call, targets: Sequence[torch.Tensor]) -> None:
+    if torch.Tag.pointwise not in call.op.overload.tags:
+        return
+    for target in targets:
+        for tensor in call.tensors:
+            if tensor is not target and _alias(tensor, target) and _is_partial(tensor, target):
+                raise RuntimeError(
+                    "unsupported operation: some elements of the input tensor and the written-to "
+                    "tensor refer to a single memory location. Please clone() the tensor before "
+                    "performing the operation."
+                )
+
+
+def _is_partial(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """As torch judges it: of dense tensors that overlap, those that are not the same view."""
+    if not (_is_dense(first) and _is_dense(second)):
+        return False
+    starts = [t.storage_offset() * t.element_size() for t in (first, second)]
+    ends = [start + t.nbytes for start, t in zip(starts, (first, second), strict=True)]
+    if starts[0] == starts[1] and ends[0] == ends[1]:
+        return first.stride() != second.stride()
+    return starts[0] < ends[1] and starts[1] < ends[0]
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def make_room(call: Call, shapes: Sequence[torch.Size]) -> Any:
+    """Give ``out=`` tensors the shapes of the results, and make the call again."""
+    for target, shape in zip(call.targets(), shapes, strict=True):
+        _resize(target, shape)
+    return call.op.overload(*call.args, **call.kwargs)
+
+
+def _resize(target: torch.Tensor, shape: torch.Size) -> None:
+    if target.shape == shape:
+        return
+    if target.numel():
+        warnings.warn(
+            "An output with one or more elements was resized since it had shape "
+            f"{list(target.shape)}, which does not match the required output shape {list(shape)}. "
+            "This behavior is deprecated, and in a future PyTorch release outputs will not be "
+            "resized unless they have zero elements. You can explicitly reuse an out tensor t by "
+            "resizing it, inplace, to zero elements with t.resize_(0).",
+            stacklevel=2,
+        )
+    target.resize_(shape)
+
+
+def check_devices(call: Call) -> None:
+    """Raise for tensors on several devices, as every device does."""
+    card = call.card
+    for position, value in call.arguments():
+        for tensor in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(tensor, torch.Tensor) and tensor.device != card:
+                if is_number(tensor) and position not in call.op.written:
+                    continue
+                raise RuntimeError(
+                    "Expected all tensors to be on the same device, but found at least two "
+                    f"devices, {card} and {tensor.device}! (when checking argument for argument "
+                    f"{call.op.arguments[position].name} in method {call.op})"
+                )
+
+
+def judge(call: Call, on_cpu: Callable[..., Any], error: Exception) -> Any:
+    """Have the CPU say what is wrong with arguments that could not be traced.
+
+    Where it finds nothing wrong, the op has fallen back.
+    """
+    if fallback.get_fallback_policy() == "error":
+        raise error
+    with fallback.judged(f"it could not be traced: {str(error).splitlines()[:1]}"):
+        return on_cpu(*as_tensors(call), **call.kwargs)
+
+
+def as_tensors(call: Call) -> list[Any]:
+    """The arguments as the dispatcher had them: numbers in place of tensors are tensors again."""
+    return [
+        _wrapped(call, value) if _is_bare(call, position, value) else value
+        for position, value in enumerate(call.args)
+    ]
+
+
+def _is_bare(call: Call, position: int, value: Any) -> bool:
+    wants_tensor = str(call.op.arguments[position].type) in ("Tensor", "Optional[Tensor]")
+    return wants_tensor and isinstance(value, (bool, int, float, complex))
+
+
+def _wrapped(call: Call, value: complex) -> torch.Tensor:
+    """A 0-dim tensor that promotes as the number does, and keeps its digits where it can."""
+    others = [tensor for tensor in call.tensors if tensor.dim()]
+    if isinstance(value, float) and any(tensor.is_floating_point() for tensor in others):
+        return torch.tensor(value, dtype=torch.float64, device="cpu")
+    for tensor in call.tensors:
+        return torch.tensor(value, dtype=torch.result_type(tensor, value), device="cpu")
+    return torch.tensor(value, device="cpu")
+
+
+SUPPORTED: Final = frozenset(FORMATS)
