@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -17,7 +17,7 @@ import torch
 
 from torch_spyre_ref import backend
 from torch_spyre_ref.aten import fallback
-from torch_spyre_ref.compiled import outputs
+from torch_spyre_ref.compiled import outputs, special, table
 from torch_spyre_ref.compiled.calls import Call
 from torch_spyre_ref.compiled.ops import Op
 from torch_spyre_ref.compiled.refusal import Refused
@@ -35,7 +35,7 @@ compiling = threading.RLock()
 class Entry:
     """What there is for one key: a program, or why there is none."""
 
-    def __init__(self, call: Call, program: Launch | Code | Refused) -> None:
+    def __init__(self, call: Call, program: Launch | Code | outputs.Room | Refused) -> None:
         self.op, self.signature, self.hits = call.op.name, repr(call), 0
         self.program = program
 
@@ -95,6 +95,8 @@ def kernel(op: Op, on_cpu: Kernel) -> Kernel:
             return miss(call, on_cpu)
         if isinstance(entry.program, Refused):
             return aside(call, on_cpu, str(entry.program))
+        if isinstance(entry.program, outputs.Room):
+            return outputs.make_room(call, entry.program.shapes)
         return outputs.returned(call, entry.program(call.tensors, call.numbers))
 
     return run
@@ -121,6 +123,7 @@ def build(call: Call, on_cpu: Kernel) -> Any:
         _cache.put(call.key, Entry(call, refusal))
         return aside(call, on_cpu, str(refusal))
     except NeedsRoom as needed:
+        _cache.put(call.key, Entry(call, outputs.Room(needed.shapes)))
         return outputs.make_room(call, needed.shapes)
     except Exception as error:
         return outputs.judge(call, on_cpu, error)
@@ -182,15 +185,26 @@ def clear_eager_cache() -> None:
 KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
 
 
-def register(library: torch.library.Library, names: Sequence[str], shield: Kernel) -> None:
-    """Register each op of ``names`` for the card; what was registered before is its CPU side."""
-    for name in names:
-        before = torch.library.get_kernel(f"aten::{name}", "PrivateUse1")
+def kernels(aside: Mapping[str, Kernel]) -> dict[str, Kernel]:
+    """The kernels of all ops that are compiled, by name.
 
-        def on_cpu(*args: Any, before: Any = before, **kwargs: Any) -> Any:
-            return before.call_boxed(KEYS, *args, **kwargs)
+    What serves an op until now computes it on the CPU: its kernel in ``aside``, or the one that
+    PyTorch would take without a kernel of ours.
+    """
+    made = special.kernels(kernel)
+    for name in table.names():
+        on_cpu = aside.get(name) or _present_kernel(name)
+        made[name] = kernel(Op(f"aten::{name}"), on_cpu)
+    return made
 
-        library.impl(name, shield(kernel(Op(f"aten::{name}"), on_cpu)), "PrivateUse1")
+
+def _present_kernel(name: str) -> Kernel:
+    before = torch.library.get_kernel(f"aten::{name}", "PrivateUse1")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return before.call_boxed(KEYS, *args, **kwargs)
+
+    return call
 
 
 EXPORTS: Final = (eager_cache, clear_eager_cache, eager_mode)

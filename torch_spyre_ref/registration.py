@@ -28,7 +28,6 @@ from torch_spyre_ref import (  # noqa: E402
     streams,
 )
 from torch_spyre_ref.aten import fallback, kernels  # noqa: E402
-from torch_spyre_ref.compiled import table  # noqa: E402
 from torch_spyre_ref.memory import api as memory_api  # noqa: E402
 from torch_spyre_ref.memory.driver import MemoryDriver, open_memory  # noqa: E402
 from torch_spyre_ref.parts import Parts  # noqa: E402
@@ -101,8 +100,7 @@ def _tell_torch() -> None:
     setattr(module, "__getattr__", _computed_attribute)  # noqa: B010 (mypy knows no module method)
     generate_methods_for_privateuse1_backend(for_storage=True)
     library = torch.library.Library("aten", "IMPL")
-    kernels.register(library)
-    eager.register(library, table.names(taken=kernels.KERNELS), _bridge.shield)
+    kernels.register(library, eager.kernels(kernels.KERNELS))
     _library.append(library)
     atexit.register(_shut_down)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -34,9 +34,9 @@ KERNELS: dict[str, Callable[..., Any]] = {
 }
 
 
-def register(library: torch.library.Library) -> None:
-    """Register every kernel of the table under PyTorch's dispatch key for the card."""
-    for name, kernel in KERNELS.items():
+def register(library: torch.library.Library, compiled: Mapping[str, Callable[..., Any]]) -> None:
+    """Register every kernel under PyTorch's dispatch key for the card; ``compiled`` ones first."""
+    for name, kernel in {**KERNELS, **compiled}.items():
         dynamo.hide(kernel)
         library.impl(name, _bridge.shield(kernel), "PrivateUse1")
 

@@ -28,7 +28,7 @@ _UNSUPPORTED: Final = (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
-_CALLED: Final = re.compile(r"(?:torch\.ops|extern_kernels)\.([\w.]+)\(")
+_CALLED: Final = re.compile(r"\b(?:torch\.ops\.|extern_kernels\.|(?=aten\.))([\w.]+)\(")
 
 
 class NeedsRoom(Exception):  # noqa: N818 (it is no error: the call is made again)
@@ -104,7 +104,7 @@ def _check_targets(call: Call, targets: Sequence[Any], results: Sequence[Any]) -
     if shapes != [target.shape for target in targets]:
         if call.op.is_inplace:
             raise RuntimeError(f"{call.op} would change the shape of what it is computed in")
-        raise NeedsRoom(shapes)
+        raise NeedsRoom([torch.Size(map(int, shape)) for shape in shapes])
     for target, result in zip(targets, results, strict=True):
         if not torch.can_cast(result.dtype, target.dtype):
             raise RuntimeError(

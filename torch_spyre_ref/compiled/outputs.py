@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from torch_spyre_ref.aten import fallback
 from torch_spyre_ref.compiled.calls import Call, is_number
-from torch_spyre_ref.emulator.program.formats import FORMATS
 
 _alias: Final = torch._C._is_alias_of  # type: ignore[attr-defined]
 
@@ -108,6 +107,12 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
+class Room(NamedTuple):
+    """In place of a program: the ``out=`` tensors must first have these shapes."""
+
+    shapes: Sequence[torch.Size]
+
+
 def make_room(call: Call, shapes: Sequence[torch.Size]) -> Any:
     """Give ``out=`` tensors the shapes of the results, and make the call again."""
     for target, shape in zip(call.targets(), shapes, strict=True):
@@ -177,6 +182,3 @@ def _wrapped(call: Call, value: complex) -> torch.Tensor:
     for tensor in call.tensors:
         return torch.tensor(value, dtype=torch.result_type(tensor, value), device="cpu")
     return torch.tensor(value, device="cpu")
-
-
-SUPPORTED: Final = frozenset(FORMATS)

@@ -5,7 +5,7 @@ What is not here is composed by core from ops that are, moves no byte, or runs o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import torch
@@ -20,11 +20,11 @@ ELEMENTWISE: Final = """
     logit maximum minimum mish mul nan_to_num neg nextafter polygamma pow _prelu_kernel rad2deg
     reciprocal relu remainder round rsqrt rsub sgn sigmoid sign signbit silu sin sinc sinh softplus
     softshrink special_entr special_erfcx special_i0e special_i1 special_i1e special_log_ndtr
-    special_ndtri special_xlog1py special_zeta sqrt square sub tan tanh threshold trunc where xlogy
+    special_ndtri special_xlog1py isin linalg_cross renorm polar native_dropout special_zeta sqrt square sub tan tanh threshold trunc where xlogy
     masked_fill
 """
 
-COMPARISONS: Final = "eq ge gt le lt ne isclose equal"
+COMPARISONS: Final = "eq ge gt le lt ne isclose"
 
 GRADIENTS: Final = """
     elu_backward gelu_backward glu_backward hardshrink_backward hardsigmoid_backward
@@ -40,7 +40,7 @@ GRADIENTS: Final = """
 """
 
 REDUCTIONS: Final = """
-    all amax amin aminmax any argmax argmin linalg_vector_norm logsumexp max mean min norm prod std
+    _safe_softmax all amax amin aminmax any argmax argmin linalg_vector_norm logsumexp max mean min norm prod std
     std_mean sum var var_mean count_nonzero nansum _softmax _log_softmax
 """
 
@@ -60,36 +60,32 @@ MOVES: Final = """
     slice_scatter
 """
 
-FAMILIES: Final = (ELEMENTWISE, COMPARISONS, GRADIENTS, REDUCTIONS, PRODUCTS, LAYERS, MOVES)
+POOLS: Final = """
+    _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d avg_pool2d avg_pool2d_backward
+    avg_pool3d avg_pool3d_backward max_pool2d_with_indices max_pool2d_with_indices_backward
+    _adaptive_avg_pool2d_backward im2col col2im pixel_shuffle pixel_unshuffle channel_shuffle
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
+    _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d
+    upsample_trilinear3d upsample_bicubic2d upsample_nearest2d_backward
+    upsample_bilinear2d_backward grid_sampler_2d
+"""
 
-WHOLE: Final = frozenset(
-    """
-    native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
-    stack repeat roll rot90 flip constant_pad_nd index_select binary_cross_entropy_with_logits
-    slice_backward select_backward diagonal_scatter select_scatter slice_scatter
-    _fused_rms_norm _fused_rms_norm_backward embedding_dense_backward
-    """.split()
-)
-"""Ops that core would compose, at the level that carries the derivative; one program is better."""
+FAMILIES: Final = (POOLS, ELEMENTWISE, COMPARISONS, GRADIENTS, REDUCTIONS, PRODUCTS, LAYERS, MOVES)
 
-
-def names(taken: Collection[str]) -> Iterator[str]:
-    """The overloads to register, without ``aten::``; not those in ``taken``, which have a kernel."""
+def names() -> Iterator[str]:
+    """The overloads to register, without ``aten::``."""
     for packet in dict.fromkeys(" ".join(FAMILIES).split()):
         for name in (packet, f"{packet}_"):
             for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}"):
                 overload = f"{name}.{schema.overload_name}".rstrip(".")
-                if overload not in taken and _is_ours(packet, overload):
+                if _is_ours(overload):
                     yield overload
 
 
-def _is_ours(packet: str, overload: str) -> bool:
-    """Whether nothing composes the overload, or nothing that is as good."""
+def _is_ours(overload: str) -> bool:
+    """Whether the op carries its own derivative: what core composes of such ops does not."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    qualified = f"aten::{overload}"
     try:
-        if has(qualified, "CompositeImplicitAutograd"):
-            return False
-        return packet in WHOLE or not has(qualified, "CompositeExplicitAutograd")
+        return not has(f"aten::{overload}", "CompositeImplicitAutograd")
     except RuntimeError:
         return False  # the dispatcher does not know it: it belongs to TorchScript

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 import sympy
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
-from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import (
     ProxyTorchDispatchMode,
@@ -24,6 +24,8 @@ from torch.fx.experimental.proxy_tensor import (
     track_tensor_tree,
 )
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+from torch_spyre_ref.compiled.decompositions import decompositions
 
 Function: TypeAlias = Callable[..., Any]
 """From fake tensors and numbers to tensors, or None where there is none."""
@@ -84,7 +86,12 @@ def trace(
         proxies = [
             tracer.create_proxy("placeholder", f"arg{i}_1", (), {}) for i in range(len(inputs))
         ]
-        with mode, ProxyTorchDispatchMode(tracer, "symbolic"), decompose(select_decomp_table()):
+        with (
+            enable_python_dispatcher(),  # core's own rules want numbers where there are symbols
+            mode,
+            ProxyTorchDispatchMode(tracer, "symbolic"),
+            decompose(decompositions()),
+        ):
             track_tensor_tree(inputs, proxies, constant=None, tracer=tracer)
             outputs = list(function(*inputs))
     nodes = [_node(tracer, output) for output in outputs]

@@ -1,0 +1,125 @@
+"""Kernels that are a few lines around programs: what a table of overloads cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_spyre_ref.aten import copies
+from torch_spyre_ref.compiled import composed
+
+Kernel = Callable[..., Any]
+aten = torch.ops.aten
+
+
+def copy_from(convert: Kernel) -> Kernel:
+    """``_copy_from``, which converts by a program where both sides lie on cards."""
+
+    def run(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        if source.is_cpu or target.is_cpu or not _is_conversion(source, target):
+            return copies.copy_from(source, target, non_blocking)
+        copies.refuse_internal_overlap(target)
+        if source.device == target.device:
+            convert(target, source)
+        else:
+            made = torch.empty_like(source, dtype=target.dtype)
+            copies.copy_from(convert(made, source), target)
+        return target
+
+    return run
+
+
+def _is_conversion(source: torch.Tensor, target: torch.Tensor) -> bool:
+    """Whether numbers change, and the two are tensors as a program sees them."""
+    plain = not (source.is_conj() or source.is_neg() or target.is_conj() or target.is_neg())
+    return plain and source.dtype != target.dtype and target.numel() > 0
+
+
+def convert_on_cpu(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """A conversion that has no program: over the host."""
+    return copies.copy_from(source, target)
+
+
+def arange_out(fill: Kernel) -> Kernel:
+    """``arange.start_out``: torch's own rule says how long it is, and what is refused."""
+
+    def run(start: Any, end: Any, step: Any = 1, *, out: torch.Tensor) -> torch.Tensor:
+        length = torch.arange(start, end, step, dtype=out.dtype, device="meta").shape
+        if out.numel() != length[0]:
+            out.resize_(length)
+        if not out.is_floating_point():
+            start, step = int(start), int(step)
+        return fill(out, start, step)  # type: ignore[no-any-return]
+
+    return run
+
+
+def arange_on_cpu(out: torch.Tensor, start: Any, step: Any) -> torch.Tensor:
+    """The same on the CPU."""
+    last = start + step * out.numel()
+    return out.copy_(torch.arange(start, last, step, dtype=out.dtype, device="cpu")[: out.numel()])
+
+
+def linspace_out(fill: Kernel) -> Kernel:
+    """``linspace.out``."""
+
+    def run(start: Any, end: Any, steps: int, *, out: torch.Tensor) -> torch.Tensor:
+        out.resize_(torch.linspace(start, end, steps, dtype=out.dtype, device="meta").shape)
+        return fill(out, start, end)  # type: ignore[no-any-return]
+
+    return run
+
+
+def linspace_on_cpu(out: torch.Tensor, start: Any, end: Any) -> torch.Tensor:
+    """The same on the CPU."""
+    return out.copy_(torch.linspace(start, end, out.numel(), dtype=out.dtype, device="cpu"))
+
+
+def eye_m_out(fill: Kernel) -> Kernel:
+    """``eye.m_out``."""
+
+    def run(n: int, m: int, *, out: torch.Tensor) -> torch.Tensor:
+        out.resize_(torch.eye(n, m, device="meta").shape)
+        return fill(out)  # type: ignore[no-any-return]
+
+    return run
+
+
+def eye_out(fill: Kernel) -> Kernel:
+    """``eye.out``, of a square."""
+    wide = eye_m_out(fill)
+
+    def run(n: int, *, out: torch.Tensor) -> torch.Tensor:
+        return wide(n, n, out=out)  # type: ignore[no-any-return]
+
+    return run
+
+
+def eye_on_cpu(out: torch.Tensor) -> torch.Tensor:
+    """The same on the CPU."""
+    return out.copy_(torch.eye(*out.shape, dtype=out.dtype, device="cpu"))
+
+
+def equal(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """``torch.equal``: the answer is a number of the host."""
+    if first.device != second.device:
+        raise RuntimeError(
+            "Cannot compare two tensors on different devices. Got: "
+            f"{first.device} and {second.device}"
+        )
+    return first.shape == second.shape and bool(aten.eq.Tensor(first, second).all().item())
+
+
+def kernels(kernel: Callable[[Any, Kernel], Kernel]) -> dict[str, Kernel]:
+    """By op; ``kernel`` makes one of an op and what computes it on the CPU."""
+    eye = kernel(composed.EYE, eye_on_cpu)
+    return {
+        "_copy_from": copy_from(kernel(composed.CONVERT, convert_on_cpu)),
+        "arange.start_out": arange_out(kernel(composed.ARANGE, arange_on_cpu)),
+        "linspace.out": linspace_out(kernel(composed.LINSPACE, linspace_on_cpu)),
+        "eye.m_out": eye_m_out(eye),
+        "eye.out": eye_out(eye),
+        "equal": equal,
+    }
