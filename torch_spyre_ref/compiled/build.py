@@ -105,12 +105,8 @@ def _check_targets(call: Call, targets: Sequence[Any], results: Sequence[Any]) -
         if call.op.is_inplace:
             raise RuntimeError(f"{call.op} would change the shape of what it is computed in")
         raise NeedsRoom([torch.Size(map(int, shape)) for shape in shapes])
-    for target, result in zip(targets, results, strict=True):
-        if not torch.can_cast(result.dtype, target.dtype):
-            raise RuntimeError(
-                f"result type {result.dtype} can't be cast to the desired output type "
-                f"{target.dtype}"
-            )
+    if any(result.dtype != target.dtype for target, result in zip(targets, results, strict=True)):
+        call.op.judge_dtypes(call)
 
 
 def _refuse_calls(function: Any) -> None:

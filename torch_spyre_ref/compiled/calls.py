@@ -99,21 +99,39 @@ class Call:
 
         ``inputs`` are tensors first, then numbers. An ``out=`` argument is only among the targets.
         """
-        tensors, numbers = iter(inputs[: len(self.tensors)]), iter(inputs[len(self.tensors) :])
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         targets = {}
-        card = self.card
-        for position, value in self.arguments():
-            made = self._fill(position, value, tensors, numbers, card)
+        for position, made in self._with(inputs, self.card):
             if position in self.op.written:
                 targets[position] = made
             if position not in self.op.written or self.op.is_inplace:
-                if position < len(self.args):
-                    args.append(made)
-                else:
-                    kwargs[self.op.arguments[position].name] = made
+                self._append(position, made, args, kwargs)
         return args, kwargs, [targets[position] for position in self.op.written]
+
+    def on_meta(self) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments as tensors without data."""
+        metas = [
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
+            for t in self.tensors
+        ]
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for position, made in self._with([*metas, *self.numbers], torch.device("meta")):
+            self._append(position, made, args, kwargs)
+        return args, kwargs
+
+    def _append(self, position: int, made: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        if position < len(self.args):
+            args.append(made)
+        else:
+            kwargs[self.op.arguments[position].name] = made
+
+    def _with(self, inputs: Sequence[Any], card: torch.device) -> Iterator[tuple[int, Any]]:
+        """Each argument that was given, with ``inputs`` in place of tensors and numbers."""
+        tensors, numbers = iter(inputs[: len(self.tensors)]), iter(inputs[len(self.tensors) :])
+        for position, value in self.arguments():
+            yield position, self._fill(position, value, tensors, numbers, card)
 
     def _fill(
         self,

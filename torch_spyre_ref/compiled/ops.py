@@ -94,5 +94,11 @@ class Op:
             if not (argument.kwarg_only and argument.is_out)
         ]
 
+    def judge_dtypes(self, call: Any) -> None:
+        """Raise as torch does where results may not be converted to what ``out=`` tensors are."""
+        with torch.utils._python_dispatch._disable_current_modes():
+            args, kwargs = call.on_meta()
+            self.overload(*args, **kwargs)
+
     def __repr__(self) -> str:
         return self.name

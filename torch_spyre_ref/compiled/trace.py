@@ -6,6 +6,8 @@ What it stands on does not: a dispatch mode that writes a node for every op that
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, TypeAlias
@@ -134,7 +136,24 @@ def _alone() -> Iterator[None]:
             )
         )
         stack.enter_context(torch._C._DisableAutocast())
+        stack.enter_context(_quiet())
         yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's log of what fails on fakes: the CPU says what is wrong with the arguments."""
+    thread = threading.get_ident()
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+
+    def others(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    log.addFilter(others)
+    try:
+        yield
+    finally:
+        log.removeFilter(others)
 
 
 def _symbol(env: ShapeEnv, name: str, number: int | float) -> Any:
