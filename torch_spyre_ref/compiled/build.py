@@ -71,8 +71,9 @@ def compile_call(call: Call, symbolic: Sequence[Sizes] | None = None) -> Compile
         _refuse_calls(function)
     else:
         function = None
+    positions = call.positions()
     for number in traced.asked_for():
-        call.op.fix(call.positions()[number])
+        call.op.fix(positions[number])
     return Compiled(traced, function)
 
 

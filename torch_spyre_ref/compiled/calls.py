@@ -43,7 +43,7 @@ class Call:
         if kind in _PLAIN or isinstance(value, torch.Tensor):
             where = value.get_device()
             if where < 0 and is_number(value):
-                self._read_host_number(value, key)
+                self._read_host_number(value, patched, key)
             else:
                 self.tensors.append(value)
                 key.append((value.dtype, value.shape, value.stride(), where))
@@ -61,22 +61,24 @@ class Call:
         else:
             key.append((kind, by_value(value)))
 
-    def _read_host_number(self, value: torch.Tensor, key: list[Any]) -> None:
+    def _read_host_number(self, value: torch.Tensor, patched: bool, key: list[Any]) -> None:
         number = value.item()
-        if type(number) in (int, float):
+        if patched and type(number) in (int, float):
             self.numbers.append(number)
             key.append(value.dtype)
         else:
-            key.append((value.dtype, number))
+            key.append((value.dtype, by_value(number)))
 
     def positions(self) -> list[int]:
         """For each number, the argument that it is."""
         return [position for position, value in self.arguments() if self._is_symbol(position, value)]
 
     def _is_symbol(self, position: int, value: Any) -> bool:
+        if not self.op.patched[position]:
+            return False
         if isinstance(value, torch.Tensor):
             return is_number(value) and type(value.item()) in (int, float)
-        return self.op.patched[position] and type(value) in (int, float)
+        return type(value) in (int, float)
 
     def arguments(self) -> Iterator[tuple[int, Any]]:
         """Every argument that was given, with its place in the schema."""

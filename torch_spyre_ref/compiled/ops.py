@@ -50,7 +50,7 @@ class Op:
     def fix(self, position: int) -> None:
         """From now on a number is part of the key: a trace has asked for its value."""
         self.fixed.add(position)
-        del self.patched
+        self.patched[position] = False
 
     @cached_property
     def written(self) -> list[int]:
