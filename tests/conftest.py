@@ -30,6 +30,11 @@ def _live_blocks() -> list[int]:
     if backend._current is None or not backend.current().started:
         return []
     memory = backend.current().memory
+    for card in backend.current().runtime.cards:
+        for queue in card.queues:
+            queue.settle()  # what is enqueued keeps its program
+    for programs in backend.current()._programs.values():
+        programs.evict()  # they come back when they are needed
     cards = range(backend.current().settings.devices)
     return [memory.statistics(card)["allocation"]["current"] for card in cards]
 

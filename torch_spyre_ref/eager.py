@@ -7,10 +7,12 @@ compiled runs on the CPU, and says why.
 
 from __future__ import annotations
 
-import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
@@ -20,7 +22,7 @@ from torch_spyre_ref.aten import fallback
 from torch_spyre_ref.compiled import outputs, special, table
 from torch_spyre_ref.compiled.calls import Call
 from torch_spyre_ref.compiled.ops import Op
-from torch_spyre_ref.compiled.refusal import Refused
+from torch_spyre_ref.compiled.refusal import Refusal, Refused
 from torch_spyre_ref.compiled.report import CacheReport, CacheRow
 
 if TYPE_CHECKING:
@@ -28,14 +30,13 @@ if TYPE_CHECKING:
 
 KEPT: Final = 4_096
 Kernel: TypeAlias = Callable[..., Any]
-compiling = threading.RLock()
 
 
 # Keep what was compiled, the latest used longest
 class Entry:
     """What there is for one key: a program, or why there is none."""
 
-    def __init__(self, call: Call, program: Launch | Code | outputs.Room | Refused) -> None:
+    def __init__(self, call: Call, program: Launch | Code | outputs.Room | Refusal) -> None:
         self.op, self.signature, self.hits = call.op.name, repr(call), 0
         self.program = program
 
@@ -93,8 +94,8 @@ def kernel(op: Op, on_cpu: Kernel) -> Kernel:
         entry = _cache.find(call.key)
         if entry is None:
             return miss(call, on_cpu)
-        if isinstance(entry.program, Refused):
-            return aside(call, on_cpu, str(entry.program))
+        if isinstance(entry.program, Refusal):
+            return aside(call, on_cpu, entry.program.reason)
         if isinstance(entry.program, outputs.Room):
             return outputs.make_room(call, entry.program.shapes)
         return outputs.returned(call, entry.program(call.tensors, call.numbers))
@@ -106,23 +107,32 @@ def kernel(op: Op, on_cpu: Kernel) -> Kernel:
 def miss(call: Call, on_cpu: Kernel) -> Any:
     """Build a program for a call, keep it, and compute the call with it."""
     outputs.check_devices(call)
-    with compiling:
+    if fallback.is_printing():  # a repr is no reason to compile
+        return aside(call, on_cpu, fallback.NO_PROGRAM)
+    with compiler().compile_lock:  # the one of Dynamo: torch.compile may be at work elsewhere
         entry = _cache.find(call.key)
         if entry is None:
             return build(call, on_cpu)
     return kernel(call.op, on_cpu)(*call.args, **call.kwargs)
 
 
+@cache
+def compiler() -> ModuleType:
+    """What compiles: loaded when the first program is needed, and with it Inductor."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what torch has deprecated in itself
+        from torch_spyre_ref.compiled import families
+    return families
+
+
 def build(call: Call, on_cpu: Kernel) -> Any:
     """The same, by the one thread that compiles."""
-    from torch_spyre_ref.compiled.families import NeedsRoom, first_run, program_for
-
     try:
-        compiled, is_new = program_for(call)
+        compiled, is_new = compiler().program_for(call)
     except Refused as refusal:
-        _cache.put(call.key, Entry(call, refusal))
+        _cache.put(call.key, Entry(call, Refusal(str(refusal))))
         return aside(call, on_cpu, str(refusal))
-    except NeedsRoom as needed:
+    except outputs.NeedsRoom as needed:
         _cache.put(call.key, Entry(call, outputs.Room(needed.shapes)))
         return outputs.make_room(call, needed.shapes)
     except Exception as error:
@@ -130,7 +140,7 @@ def build(call: Call, on_cpu: Kernel) -> Any:
     if compiled.function is None:  # a number is part of the key from now on
         return kernel(call.op, on_cpu)(*call.args, **call.kwargs)
     _cache.compiled += is_new
-    program, results = first_run(compiled, call)
+    program, results = compiler().first_run(compiled, call)
     _cache.put(call.key, Entry(call, program))
     return outputs.returned(call, results)
 
@@ -175,10 +185,9 @@ def eager_cache() -> CacheReport:
 
 def clear_eager_cache() -> None:
     """Forget all programs of eager ops, and start counting anew."""
-    from torch_spyre_ref.compiled import families
-
+    if _cache.compiled:
+        compiler().clear()
     _cache.clear()
-    families.clear()
 
 
 # Register a kernel for every op of the table

@@ -146,17 +146,35 @@ def test_the_error_of_a_refused_op_reaches_python_unchanged() -> None:
     x = torch.ones(2, device="spyre")
     with (
         fallback.fallback_policy("error"),
-        pytest.raises(fallback.FallbackError, match="aten::add"),
+        pytest.raises(fallback.FallbackError, match="aten::cumsum"),
     ):
-        x + 1
-    assert (x + 1).tolist() == [2.0, 2.0]
+        x.cumsum(0)
+    assert x.cumsum(0).tolist() == [1.0, 2.0]
 
 
 def test_a_backward_pass_follows_the_policy_of_its_caller() -> None:
     x = torch.ones(2, device="spyre", requires_grad=True)
-    y = x.sin().sum()
+    y = x.cumsum(0).sum()
     with fallback.fallback_policy("error"), pytest.raises(fallback.FallbackError):
         y.backward()
+
+
+def test_an_op_may_say_why_it_falls_back() -> None:
+    with fallback.because("the card is too small"):
+        fallback.count("aten::mm")
+    fallback.count("aten::mm")
+    reasons = [row.reason for row in fallback.fallback_report()]
+    assert reasons == ["no program", "the card is too small"]
+
+
+def test_an_op_that_the_cpu_refuses_too_is_not_counted() -> None:
+    with pytest.raises(KeyError), fallback.judged("not traced"):
+        fallback.count("aten::mm")
+        raise KeyError
+    assert len(fallback.fallback_report()) == 0
+    with fallback.judged("not traced"):
+        fallback.count("aten::mm")
+    assert [row.reason for row in fallback.fallback_report()] == ["not traced"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.complex64, torch.bfloat16])

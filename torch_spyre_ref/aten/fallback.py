@@ -189,7 +189,7 @@ def count(op: str, reason: str | None = None) -> None:
     if _thread.on_trial is not None:
         _thread.on_trial.append(op)
         return
-    if _is_printing() or not _books.enter(op, reason):
+    if is_printing() or not _books.enter(op, reason):
         return
     try:
         warnings.warn(_notice(op, reason), FallbackWarning, stacklevel=_caller_level())
@@ -252,10 +252,10 @@ def _refusal(op: str, reason: str) -> str:
     )
 
 
-def _is_printing() -> bool:
-    """Whether the op was called by the code that turns a tensor into text, a frame or two up."""
+def is_printing() -> bool:
+    """Whether the op was called by the code that turns a tensor into text, some frames up."""
     frame = sys._getframe(1).f_back
-    for _ in range(3):
+    for _ in range(16):
         if frame is None:
             return False
         if frame.f_code.co_filename == _PRINTER:

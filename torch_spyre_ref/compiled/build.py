@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from torch_spyre_ref.compiled.calls import Call
+from torch_spyre_ref.compiled.outputs import NeedsRoom
 from torch_spyre_ref.compiled.refusal import Refused
 from torch_spyre_ref.compiled.trace import Sizes, Traced, trace
 from torch_spyre_ref.emulator.program.formats import FORMATS
@@ -29,14 +30,6 @@ _UNSUPPORTED: Final = (
     UnsupportedOperatorException,
 )
 _CALLED: Final = re.compile(r"\b(?:torch\.ops\.|extern_kernels\.|(?=aten\.))([\w.]+)\(")
-
-
-class NeedsRoom(Exception):  # noqa: N818 (it is no error: the call is made again)
-    """``out=`` tensors have another shape than the results."""
-
-    def __init__(self, shapes: list[torch.Size]) -> None:
-        super().__init__(shapes)
-        self.shapes = shapes
 
 
 class Compiled(NamedTuple):
@@ -62,18 +55,21 @@ def compile_call(call: Call, symbolic: Sequence[Sizes] | None = None) -> Compile
         traced = trace(lambda *inputs: _body(call, inputs), call.tensors, call.numbers, symbolic)
     except _UNSUPPORTED as error:
         raise Refused(_first_line(error)) from error
-    if not traced.asked_for():
+    asked, function = traced.asked_for(), None
+    if not asked:
         try:
             with tracing(TracingContext(traced.mode)):
                 function = compile_fx_inner(traced.graph, traced.inputs)
         except InductorError as error:
-            raise Refused(_first_line(error)) from error
-        _refuse_calls(function)
-    else:
+            if not call.numbers:
+                raise Refused(_first_line(error)) from error
+            asked = list(range(len(call.numbers)))  # it may know what to do with their values
+        else:
+            _refuse_calls(function)
+            asked = traced.asked_for()
+    if asked:
+        call.fix(asked)
         function = None
-    positions = call.positions()
-    for number in traced.asked_for():
-        call.op.fix(positions[number])
     return Compiled(traced, function)
 
 

@@ -69,9 +69,11 @@ class Call:
         else:
             key.append((value.dtype, by_value(number)))
 
-    def positions(self) -> list[int]:
-        """For each number, the argument that it is."""
-        return [position for position, value in self.arguments() if self._is_symbol(position, value)]
+    def fix(self, numbers: Sequence[int]) -> None:
+        """From now on these numbers are part of the op's keys: their values were asked for."""
+        positions = [place for place, value in self.arguments() if self._is_symbol(place, value)]
+        for number in numbers:
+            self.op.patched[positions[number]] = False
 
     def _is_symbol(self, position: int, value: Any) -> bool:
         if not self.op.patched[position]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch._inductor.decomposition import select_decomp_table
@@ -18,7 +18,8 @@ aten = torch.ops.aten
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """By op overload, a function of the same arguments."""
-    return {**select_decomp_table(), **_OWN}
+    table = {**select_decomp_table(), **_OWN}
+    return {**table, **{op: _of_bytes(op, table.get(op)) for op in _OF_BYTES}}
 
 
 def _addbmm(
@@ -34,4 +35,20 @@ def _index_put(
     return aten.index_put.default(self, indices, values, accumulate)
 
 
-_OWN = {aten.addbmm.default: _addbmm, aten._index_put_impl.default: _index_put}
+def _of_bytes(reduction: Any, parts: Callable[..., Any] | None) -> Callable[..., Any]:
+    """``any`` and ``all`` of bytes are bytes, alone among all dtypes."""
+
+    def reduce(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if self.dtype is torch.uint8:
+            return reduction(self.to(torch.bool), *args, **kwargs).to(torch.uint8)
+        return NotImplemented if parts is None else parts(self, *args, **kwargs)
+
+    return reduce
+
+
+_OWN: Final = {aten.addbmm.default: _addbmm, aten._index_put_impl.default: _index_put}
+_OF_BYTES: Final = [
+    overload
+    for packet in (aten.any, aten.all)
+    for overload in (packet.default, packet.dim, packet.dims)
+]

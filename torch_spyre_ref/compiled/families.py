@@ -11,13 +11,14 @@ from typing import Any, Final
 
 import sympy
 import torch
+from torch._dynamo.convert_frame import compile_lock
 
-from torch_spyre_ref.compiled.build import Compiled, NeedsRoom, compile_call
+from torch_spyre_ref.compiled.build import Compiled, compile_call
 from torch_spyre_ref.compiled.calls import Call
 from torch_spyre_ref.compiled.programs import first_run
 from torch_spyre_ref.compiled.trace import Sizes
 
-__all__ = ["NeedsRoom", "clear", "first_run", "program_for"]
+__all__ = ["clear", "compile_lock", "first_run", "program_for"]
 
 
 class Family:

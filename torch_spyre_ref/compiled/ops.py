@@ -20,7 +20,6 @@ class Op:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.fixed: set[int] = set()
 
     @cached_property
     def overload(self) -> Any:
@@ -36,21 +35,13 @@ class Op:
 
     @cached_property
     def patched(self) -> list[bool]:
-        """Which arguments are numbers that a launch may bring: those that no trace asked for."""
-        return [
-            str(argument.type) in _NUMBERS and i not in self.fixed
-            for i, argument in enumerate(self.arguments)
-        ]
+        """Which arguments are numbers that a launch may bring, as long as no trace asks for one."""
+        return [str(argument.type) in _NUMBERS for argument in self.arguments]
 
     @cached_property
     def positions(self) -> Mapping[str, int]:
         """Where an argument stands in the schema."""
         return {argument.name: i for i, argument in enumerate(self.arguments)}
-
-    def fix(self, position: int) -> None:
-        """From now on a number is part of the key: a trace has asked for its value."""
-        self.fixed.add(position)
-        self.patched[position] = False
 
     @cached_property
     def written(self) -> list[int]:

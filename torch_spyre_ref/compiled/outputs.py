@@ -107,6 +107,14 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
+class NeedsRoom(Exception):  # noqa: N818 (it is no error: the call is made again)
+    """``out=`` tensors have another shape than the results."""
+
+    def __init__(self, shapes: list[torch.Size]) -> None:
+        super().__init__(shapes)
+        self.shapes = shapes
+
+
 class Room(NamedTuple):
     """In place of a program: the ``out=`` tensors must first have these shapes."""
 

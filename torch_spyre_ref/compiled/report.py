@@ -21,6 +21,14 @@ class CacheRow:
         """How many kernels a call launches; 0 where it runs on the CPU."""
         return getattr(self.program, "kernels", 0)
 
+    @property
+    def what(self) -> str:
+        """What a call does, in a few words."""
+        if hasattr(self.program, "kernels"):
+            return f"{self.kernels} kernel{'s' * (self.kernels != 1)}"
+        reason = getattr(self.program, "reason", None)
+        return f"on the CPU: {reason}" if reason else "out= is given room"
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CacheReport:
@@ -39,6 +47,5 @@ class CacheReport:
     def __repr__(self) -> str:
         lines = [f"{len(self.rows)} of at most {self.limit} signatures, {self.compiled} programs"]
         for row in self.rows:
-            what = f"{row.kernels} kernels" if row.kernels else f"CPU: {row.program}"
-            lines.append(f"{row.signature}  {row.hits} hits  {what}")
+            lines.append(f"{row.signature}  {row.hits} hits  {row.what}")
         return "\n".join(lines)

@@ -20,8 +20,8 @@ ELEMENTWISE: Final = """
     logit maximum minimum mish mul nan_to_num neg nextafter polygamma pow _prelu_kernel rad2deg
     reciprocal relu remainder round rsqrt rsub sgn sigmoid sign signbit silu sin sinc sinh softplus
     softshrink special_entr special_erfcx special_i0e special_i1 special_i1e special_log_ndtr
-    special_ndtri special_xlog1py isin linalg_cross renorm polar native_dropout special_zeta sqrt square sub tan tanh threshold trunc where xlogy
-    masked_fill
+    special_ndtri special_xlog1py isin linalg_cross renorm polar special_zeta sqrt square sub tan tanh threshold trunc where xlogy
+    masked_fill __lshift__ __rshift__
 """
 
 COMPARISONS: Final = "eq ge gt le lt ne isclose"
@@ -36,7 +36,6 @@ GRADIENTS: Final = """
     nll_loss_backward nll_loss2d_backward mse_loss_backward smooth_l1_loss_backward
     huber_loss_backward binary_cross_entropy_backward soft_margin_loss_backward
     _fused_rms_norm_backward select_backward slice_backward
-    native_dropout_backward
 """
 
 REDUCTIONS: Final = """

@@ -1,0 +1,102 @@
+"""Every op against the CPU: dtypes, odd sizes, offsets and strides, with no fallback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.eager.cases import FLOATS, INTEGERS, Case
+
+Layout = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _strided(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers in a larger, transposed block, from its second element on."""
+    shape = tuple(size + 1 for size in reversed(tensor.shape))
+    block = torch.zeros(shape, dtype=tensor.dtype, device=tensor.device)
+    view = block[(slice(1, None),) * tensor.dim()].permute(*reversed(range(tensor.dim())))
+    return view.copy_(tensor)
+
+
+def check(case: Case, dtype: torch.dtype, layout: Layout, tolerance: float) -> None:
+    numbers = [torch.randn(shape) for shape in case.shapes]
+    if not dtype.is_floating_point:
+        numbers = [(number * 20).round() for number in numbers]
+    numbers = [number.to(dtype) for number in numbers]
+    wanted = case.function(*[number.clone() for number in numbers])
+    inputs = [layout(number.to("spyre")) for number in numbers]
+    untouched = [tensor.cpu() for tensor in inputs]
+    found = case.function(*inputs)
+    report = torch.spyre.fallback_report()
+    assert not len(report), report
+    _compare(found, wanted, tolerance)
+    for tensor, before in zip(inputs, untouched, strict=True):
+        assert torch.equal(tensor.cpu(), before)
+
+
+def _compare(found: Any, wanted: Any, tolerance: float) -> None:
+    if isinstance(wanted, (list, tuple)):
+        for one, other in zip(found, wanted, strict=True):
+            _compare(one, other, tolerance)
+        return
+    assert found.device.type == "spyre"
+    assert found.dtype == wanted.dtype
+    torch.testing.assert_close(
+        found.cpu(), wanted, rtol=tolerance, atol=tolerance, equal_nan=True, check_stride=False
+    )
+
+
+@pytest.mark.parametrize("layout", [_plain, _strided])
+@pytest.mark.parametrize("case", FLOATS, ids=lambda case: case.name)
+def test_float32(case: Case, layout: Layout) -> None:
+    check(case, torch.float32, layout, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("case", FLOATS, ids=lambda case: case.name)
+def test_halves(case: Case, dtype: torch.dtype) -> None:
+    check(case, dtype, _strided, 4e-3 if dtype == torch.float16 else 4e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8])
+@pytest.mark.parametrize("case", INTEGERS, ids=lambda case: case.name)
+def test_whole_numbers(case: Case, dtype: torch.dtype) -> None:
+    check(case, dtype, _strided, 1e-6)
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (1,), (), (1, 1, 5)])
+def test_sizes_of_zero_and_one(shape: tuple[int, ...]) -> None:
+    numbers = torch.randn(shape)
+    card = numbers.to("spyre")
+    for function in (lambda a: a + a, lambda a: a.sum(), lambda a: a * 2 - 1, torch.exp):
+        torch.testing.assert_close(function(card).cpu(), function(numbers))
+    assert not len(torch.spyre.fallback_report())
+
+
+def test_ranges() -> None:
+    for size in (0, 1, 5, 1000):
+        assert torch.equal(torch.arange(size, device="spyre").cpu(), torch.arange(size))
+        torch.testing.assert_close(
+            torch.linspace(-1, 2, size, device="spyre").cpu(), torch.linspace(-1, 2, size)
+        )
+    assert torch.equal(torch.arange(9, -4, -3, device="spyre").cpu(), torch.arange(9, -4, -3))
+    assert torch.equal(torch.eye(3, 5, device="spyre").cpu(), torch.eye(3, 5))
+    assert not len(torch.spyre.fallback_report())
+
+
+def test_a_number_of_the_host_is_taken_as_it_is_at_the_call() -> None:
+    card = torch.ones(3, device="spyre")
+    number = torch.tensor(2.0)
+    sums = []
+    for _ in range(3):
+        sums.append(card + number)
+        number += 1
+    assert [each[0].item() for each in sums] == [3.0, 4.0, 5.0]
+    assert (torch.ones(3, dtype=torch.int32, device="spyre") + torch.tensor(1, dtype=torch.int64)).dtype == torch.int32
