@@ -163,7 +163,7 @@ def judge(call: Call, on_cpu: Callable[..., Any], error: Exception) -> Any:
 
     Where it finds nothing wrong, the op has fallen back.
     """
-    if fallback.get_fallback_policy() == "error":
+    if call.op.written and fallback.get_fallback_policy() == "error":
         raise error
     with fallback.judged(f"it could not be traced: {str(error).splitlines()[:1]}"):
         return on_cpu(*as_tensors(call), **call.kwargs)
