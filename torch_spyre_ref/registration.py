@@ -96,6 +96,8 @@ def _tell_torch() -> None:
         *streams.EXPORTS,
         *sanitizer.EXPORTS,
     )
+    for function in functions:
+        dynamo.hide(function)
     module = device.publish(functions)
     setattr(module, "__getattr__", _computed_attribute)  # noqa: B010 (mypy knows no module method)
     generate_methods_for_privateuse1_backend(for_storage=True)

@@ -18,7 +18,9 @@ def on_card(value: Any, device: str = "spyre") -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     base = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage())
-    return base.to(device).as_strided(value.shape, value.stride(), value.storage_offset())
+    return base.to(device, copy=True).as_strided(
+        value.shape, value.stride(), value.storage_offset()
+    )
 
 
 def copies(values: Sequence[Any]) -> list[Any]:

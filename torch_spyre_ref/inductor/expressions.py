@@ -50,6 +50,14 @@ _FLOATS: Final = {
     "OpaqueUnaryFn_log2": "log2",
 }
 """Functions of floats; what they make is computed in float64, as the host would."""
+_RELATIONS: Final = {
+    "<": "less",
+    "<=": "less_equal",
+    ">": "greater",
+    ">=": "greater_equal",
+    "==": "equal",
+    "!=": "not_equal",
+}
 _TRUNCATED: Final = {"TruncToInt": "truncate", "CeilToInt": "ceil", "FloorToInt": "floor"}
 
 
@@ -145,6 +153,10 @@ class Expressions:
         if isinstance(expr, sympy.Abs):
             inner = self.term(expr.args[0])
             return self._apply("maximum", inner, self._apply("multiply", inner, -1))
+        if name == "Where":
+            test, yes, no = expr.args
+            sides = [self._value(self.term(side)) for side in (yes, no)]
+            return self._asm.apply("select", self._test(test), *sides)
         if name in _FLOATS:
             return self._asm.apply(_FLOATS[name], *(self._float(self.term(a)) for a in expr.args))
         if name in _TRUNCATED:
@@ -154,11 +166,24 @@ class Expressions:
             raise NotImplementedError(f"the index expression {expr}")
         return self._folded(_FUNCTIONS[name], expr.args)
 
+    def _test(self, expr: Expr) -> Wire:
+        """A condition, as a bool for each element."""
+        if isinstance(expr, sympy.Not):
+            return self._asm.apply("logical_not", self._test(expr.args[0]))
+        if isinstance(expr, sympy.And | sympy.Or):
+            op = "logical_and" if isinstance(expr, sympy.And) else "logical_or"
+            return reduce(lambda a, b: self._asm.apply(op, a, b), map(self._test, expr.args))
+        sides = [self._value(self.term(side)) for side in expr.args]
+        return self._asm.apply(_RELATIONS[expr.rel_op], *sides)
+
+    def _value(self, term: Term) -> Wire:
+        return term if isinstance(term, Wire) else self._asm.constant(term, "int64")
+
     def _folded(self, op: str, parts: Iterable[Expr]) -> Term:
         return reduce(lambda a, b: self._apply(op, a, b), map(self.term, parts))
 
     def _float(self, term: Term) -> Wire:
-        value = term if isinstance(term, Wire) else self._asm.constant(term, "int64")
+        value = self._value(term)
         return value if value.format == "float64" else self._asm.convert(value, "float64")
 
     def _apply(self, op: str, a: Term, b: Term) -> Term:

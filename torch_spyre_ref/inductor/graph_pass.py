@@ -114,7 +114,9 @@ def _can_compute(node: Node) -> bool:
     name = node.target._opname.removeprefix("special_")
     if name in _SPECIAL or name in _ABSENT or node.target is aten.view.dtype:
         return False
-    sources = (value for source in node.all_input_nodes for value in _values(source))
+    sources = [value for source in node.all_input_nodes for value in _values(source)]
+    if name.startswith("var") and any(0 in value.shape for value in sources):
+        return False  # the mean of nothing, which Inductor says is 0
     return all(
         str(value.dtype).removeprefix("torch.") in FORMATS for value in (*_values(node), *sources)
     )

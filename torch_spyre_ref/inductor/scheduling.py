@@ -50,7 +50,7 @@ class SpyreScheduling(BaseScheduling):
         words = get_fused_kernel_name(nodes, "original_aten").removeprefix("fused_")
         name = f"spyre_{words[:_NAME]}_{wrapper.next_kernel_suffix()}"
         kernel = SpyreKernel(nodes, name)
-        V.graph.removed_buffers |= kernel.removed_buffers
+        V.graph.removed_buffers.update(kernel.removed_buffers)
         with V.set_kernel_handler(kernel):
             for each in nodes:
                 each.mark_run()
