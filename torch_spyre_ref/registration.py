@@ -28,6 +28,7 @@ from torch_spyre_ref import (  # noqa: E402
     streams,
 )
 from torch_spyre_ref.aten import fallback, kernels  # noqa: E402
+from torch_spyre_ref.inductor import report  # noqa: E402
 from torch_spyre_ref.memory import api as memory_api  # noqa: E402
 from torch_spyre_ref.memory.driver import MemoryDriver, open_memory  # noqa: E402
 from torch_spyre_ref.parts import Parts  # noqa: E402
@@ -42,6 +43,7 @@ def register(parts: Parts | None = None) -> None:
         if _library and (parts is None or parts == backend.current().parts):
             return
         if _library:
+            eager.forget_programs()  # they are on the cards of the parts that go
             _refuse_live_tensors()
         device.claim_name()
         _install(parts or Parts())
@@ -95,6 +97,7 @@ def _tell_torch() -> None:
         *eager.EXPORTS,
         *streams.EXPORTS,
         *sanitizer.EXPORTS,
+        *report.EXPORTS,
     )
     for function in functions:
         dynamo.hide(function)

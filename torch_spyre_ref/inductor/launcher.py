@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import zlib
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -15,6 +16,17 @@ from torch_spyre_ref.launch import SLOTS, JobPlan, launch_jobplan
 from torch_spyre_ref.spyrecode.artifact import Artifact
 from torch_spyre_ref.spyrecode.reader import artifact_in
 from torch_spyre_ref.spyrecode.schema import Place
+
+
+class Launch(NamedTuple):
+    """A launch that was made: of which artifact, and with which correction slot."""
+
+    artifact: Artifact
+    slot: bytes
+
+
+recording: ContextVar[list[Launch] | None] = ContextVar("recording", default=None)
+"""Where launches of this context are noted, when someone wants to know them."""
 
 Packed: TypeAlias = tuple[str, str]
 """An artifact in generated code: its document, and its program, compressed, in base 85."""
@@ -54,7 +66,12 @@ class CompiledKernel:
     def __call__(self, *arguments: torch.Tensor | int | float) -> None:
         plan = self.plan
         count = len(plan.spec.arguments)
-        launch_jobplan(plan, arguments[:count], arguments[count:])  # type: ignore[arg-type]
+        tensors: Any = arguments[:count]
+        scalars: Any = arguments[count:]
+        launch_jobplan(plan, tensors, scalars)
+        launches = recording.get()
+        if launches is not None:
+            launches.append(Launch(plan.job.artifact, plan.patch(tensors, scalars)))
 
     def __repr__(self) -> str:
         return f"CompiledKernel({self.artifact.name!r} for spyre:{self.card})"
