@@ -33,7 +33,7 @@ def _live_blocks() -> list[int]:
     for card in backend.current().runtime.cards:
         for queue in card.queues:
             queue.settle()  # what is enqueued keeps its program
-    for programs in backend.current()._programs.values():
+    for _, programs in backend.current().prepared():
         programs.evict()  # they come back when they are needed
     cards = range(backend.current().settings.devices)
     return [memory.statistics(card)["allocation"]["current"] for card in cards]

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from torch_spyre_ref import backend
+from torch_spyre_ref.emulator.program.errors import IndexFaultError
 from torch_spyre_ref.runtime import HostCallback, QueueError
 
 
@@ -113,10 +114,16 @@ def test_a_failing_op_on_a_temporary_keeps_its_message() -> None:
         with pytest.raises(RuntimeError, match="shapes cannot be multiplied") as caught:
             torch.ones(2, 3, device=device) @ (torch.ones(2, 3, device=device) + 1)
         assert "2x3 and 2x3" in str(caught.value)
-    with pytest.raises(IndexError, match="index 5 is out of bounds"):
-        torch.ones(2, device="spyre")[torch.tensor([5], device="spyre")]
     with pytest.raises(RuntimeError, match=r"must match the existing size \(3\)"):
         (torch.ones(2, device="spyre") + 1).copy_(torch.ones(3))
+
+
+def test_an_index_out_of_bounds_is_found_by_the_card_and_poisons_its_queue() -> None:
+    torch.ones(2, device="spyre")[torch.tensor([5], device="spyre")]
+    with pytest.raises(IndexFaultError, match="index 5 is out of bounds"):
+        torch.spyre.synchronize()
+    torch.spyre.reset()
+    assert torch.ones(2, device="spyre").tolist() == [1, 1]
 
 
 def test_an_exception_of_the_users_own_passes_through_freed_tensors() -> None:

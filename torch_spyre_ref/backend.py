@@ -75,6 +75,10 @@ class Backend:
             self._programs.setdefault(device, Programs(self, device, self.parts.job))
         return self._programs[device]
 
+    def prepared(self) -> list[tuple[int, Programs]]:
+        """The cards that have programs, with them."""
+        return list(self._programs.items())
+
     def _start(self) -> Runtime:
         with self._lock:
             if self._runtime is None:

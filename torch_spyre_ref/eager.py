@@ -7,6 +7,7 @@ compiled runs on the CPU, and says why.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -214,6 +215,18 @@ def _present_kernel(name: str) -> Kernel:
         return before.call_boxed(KEYS, *args, **kwargs)
 
     return call
+
+
+def forget_programs() -> None:
+    """Let go of all that was prepared on the present cards."""
+    clear_eager_cache()
+    codecache = sys.modules.get("torch._inductor.codecache")
+    if codecache is not None:
+        codecache.PyCodeCache.cache_clear()
+    if backend.current().started:
+        for card, programs in backend.current().prepared():
+            torch.accelerator.synchronize(card)
+            programs.evict()
 
 
 EXPORTS: Final = (eager_cache, clear_eager_cache, eager_mode)
