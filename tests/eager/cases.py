@@ -85,7 +85,11 @@ FLOATS: list[Case] = [
     Case("mm", torch.mm, ((3, 17), (17, 5))),
     Case("bmm", torch.bmm, ((2, 3, 7), (2, 7, 5))),
     Case("addmm", torch.addmm, ((5,), (3, 7), (7, 5))),
-    Case("addmm scaled", lambda a, b, c: torch.addmm(a, b, c, beta=2, alpha=0.5), ((3, 5), (3, 7), (7, 5))),
+    Case(
+        "addmm scaled",
+        lambda a, b, c: torch.addmm(a, b, c, beta=2, alpha=0.5),
+        ((3, 5), (3, 7), (7, 5)),
+    ),
     Case("baddbmm", torch.baddbmm, ((2, 3, 5), (2, 3, 7), (2, 7, 5))),
     Case("mv", torch.mv, ((3, 7), (7,))),
     Case("dot", torch.dot, ((17,), (17,))),

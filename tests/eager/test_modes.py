@@ -91,7 +91,6 @@ def test_negative_and_conjugate_views() -> None:
 
 
 def test_interleaved_memory() -> None:
-    x = _twelve()
     with torch.spyre.placement("interleave"):
         spread = torch.randn(300, 70).to("spyre")
         result = (spread * 2).sum(1)
@@ -114,7 +113,8 @@ def test_the_environment_can_switch_it_off(run_python: Callable[..., str]) -> No
     code = """
         import sys, torch
         x = torch.ones(3, device="spyre")
-        print((x + 1).tolist(), len(torch.spyre.fallback_report()), "torch._inductor" in sys.modules)
+        result = (x + 1).tolist()
+        print(result, len(torch.spyre.fallback_report()), "torch._inductor" in sys.modules)
     """
     assert run_python(code, TORCH_SPYRE_REF_EAGER="fallback") == "[2.0, 2.0, 2.0] 1 False\n"
     stderr = "TORCH_SPYRE_REF_EAGER is 'never', but must be 'compile' or 'fallback'"

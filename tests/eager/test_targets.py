@@ -96,7 +96,10 @@ def test_results_are_converted_to_what_out_is() -> None:
 
 def test_several_outs() -> None:
     numbers = torch.randn(4, 5)
-    values, places = torch.empty(0, device="spyre"), torch.empty(0, dtype=torch.int64, device="spyre")
+    values, places = (
+        torch.empty(0, device="spyre"),
+        torch.empty(0, dtype=torch.int64, device="spyre"),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         torch.max(numbers.to("spyre"), 1, out=(values, places))

@@ -99,4 +99,6 @@ def test_a_number_of_the_host_is_taken_as_it_is_at_the_call() -> None:
         sums.append(card + number)
         number += 1
     assert [each[0].item() for each in sums] == [3.0, 4.0, 5.0]
-    assert (torch.ones(3, dtype=torch.int32, device="spyre") + torch.tensor(1, dtype=torch.int64)).dtype == torch.int32
+    assert (
+        torch.ones(3, dtype=torch.int32, device="spyre") + torch.tensor(1, dtype=torch.int64)
+    ).dtype == torch.int32

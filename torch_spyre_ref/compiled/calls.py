@@ -99,7 +99,7 @@ class Call:
         return [self.argument(position) for position in self.op.written]
 
     def filled(self, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any], list[Any]]:
-        """The same arguments with ``inputs`` in place of tensors and numbers; targets by themselves.
+        """The arguments with ``inputs`` in place of tensors and numbers; targets by themselves.
 
         ``inputs`` are tensors first, then numbers. An ``out=`` argument is only among the targets.
         """

@@ -74,8 +74,6 @@ def _eye(target: Any) -> Any:
 
 
 CONVERT: Final = ComposedOp("aten::_copy_from", {"source": "Tensor"}, _convert)
-ARANGE: Final = ComposedOp(
-    "aten::arange.start_out", {"start": "number", "step": "number"}, _arange
-)
+ARANGE: Final = ComposedOp("aten::arange.start_out", {"start": "number", "step": "number"}, _arange)
 LINSPACE: Final = ComposedOp("aten::linspace.out", {"start": "number", "end": "number"}, _linspace)
 EYE: Final = ComposedOp("aten::eye.m_out", {}, _eye)

@@ -30,9 +30,14 @@ def _addbmm(
 
 
 def _index_put(
-    self: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False, _: bool = False
+    self: torch.Tensor,
+    indices: Any,
+    values: torch.Tensor,
+    accumulate: bool = False,
+    _: bool = False,
 ) -> torch.Tensor:
-    return aten.index_put.default(self, indices, values, accumulate)
+    result: torch.Tensor = aten.index_put.default(self, indices, values, accumulate)
+    return result
 
 
 def _of_bytes(reduction: Any, parts: Callable[..., Any] | None) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ _NUMBERS: Final = ("number", "Optional[number]", "Tensor", "Optional[Tensor]")
 
 
 class Op:
-    """An overload by its qualified name, say ``"aten::add.Tensor"``, looked at when first called."""
+    """An overload by its qualified name, say ``"aten::add.Tensor"``; looked at when called."""
 
     def __init__(self, name: str) -> None:
         self.name = name

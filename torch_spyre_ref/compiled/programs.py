@@ -19,7 +19,6 @@ from torch_spyre_ref.compiled.calls import Call
 from torch_spyre_ref.inductor.launcher import CompiledKernel
 from torch_spyre_ref.launch import JobPlan, launch_jobplan
 
-
 _GIVEN: Final = re.compile(r"arg(\d+)_1")
 
 
@@ -33,9 +32,7 @@ class Made(NamedTuple):
 
     def allocate(self) -> torch.Tensor:
         """An uninitialised tensor."""
-        return torch.empty_strided(
-            self.shape, self.stride, dtype=self.dtype, device=self.device
-        )
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
 
 
 class Launch:
@@ -163,7 +160,7 @@ def _is_view(result: Any) -> bool:
 
 
 def _place(name: str, tensor: Any, given: int, results: Sequence[Any]) -> int | None:
-    """Where a kernel's argument is found. Not by what it is: one tensor may have been given twice."""
+    """Where an argument is found. Not by what it is: one tensor may have been given twice."""
     if found := _GIVEN.fullmatch(name):
         return int(found[1])
     return next((given + i for i, result in enumerate(results) if result is tensor), None)

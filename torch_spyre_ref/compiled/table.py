@@ -20,8 +20,8 @@ ELEMENTWISE: Final = """
     logit maximum minimum mish mul nan_to_num neg nextafter polygamma pow _prelu_kernel rad2deg
     reciprocal relu remainder round rsqrt rsub sgn sigmoid sign signbit silu sin sinc sinh softplus
     softshrink special_entr special_erfcx special_i0e special_i1 special_i1e special_log_ndtr
-    special_ndtri special_xlog1py isin linalg_cross renorm polar special_zeta sqrt square sub tan tanh threshold trunc where xlogy
-    masked_fill __lshift__ __rshift__
+    special_ndtri special_xlog1py special_zeta isin linalg_cross renorm polar sqrt square sub tan
+    tanh threshold trunc where xlogy masked_fill __lshift__ __rshift__
 """
 
 COMPARISONS: Final = "eq ge gt le lt ne isclose"
@@ -29,34 +29,32 @@ COMPARISONS: Final = "eq ge gt le lt ne isclose"
 GRADIENTS: Final = """
     elu_backward gelu_backward glu_backward hardshrink_backward hardsigmoid_backward
     hardswish_backward hardtanh_backward leaky_relu_backward log_sigmoid_backward logit_backward
-    mish_backward sigmoid_backward silu_backward softplus_backward softshrink_backward
-    tanh_backward threshold_backward _prelu_kernel_backward
-    _softmax_backward_data _log_softmax_backward_data native_layer_norm_backward
-    native_group_norm_backward native_batch_norm_backward embedding_dense_backward
-    nll_loss_backward nll_loss2d_backward mse_loss_backward smooth_l1_loss_backward
-    huber_loss_backward binary_cross_entropy_backward soft_margin_loss_backward
-    _fused_rms_norm_backward select_backward slice_backward
+    mish_backward sigmoid_backward silu_backward softplus_backward softshrink_backward tanh_backward
+    threshold_backward _prelu_kernel_backward _softmax_backward_data _log_softmax_backward_data
+    native_layer_norm_backward native_group_norm_backward native_batch_norm_backward
+    embedding_dense_backward nll_loss_backward nll_loss2d_backward mse_loss_backward
+    smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward
+    soft_margin_loss_backward _fused_rms_norm_backward select_backward slice_backward
 """
 
 REDUCTIONS: Final = """
-    _safe_softmax all amax amin aminmax any argmax argmin linalg_vector_norm logsumexp max mean min norm prod std
-    std_mean sum var var_mean count_nonzero nansum _softmax _log_softmax
+    _safe_softmax all amax amin aminmax any argmax argmin linalg_vector_norm logsumexp max mean min
+    norm prod std std_mean sum var var_mean count_nonzero nansum _softmax _log_softmax
 """
 
 PRODUCTS: Final = "addbmm addmm addmv addr baddbmm bmm dot mm mv vdot _addmm_activation"
 
 LAYERS: Final = """
-    native_batch_norm native_group_norm native_layer_norm _fused_rms_norm embedding
-    nll_loss_forward nll_loss2d_forward mse_loss smooth_l1_loss huber_loss binary_cross_entropy
-    soft_margin_loss binary_cross_entropy_with_logits
+    native_batch_norm native_group_norm native_layer_norm _fused_rms_norm embedding nll_loss_forward
+    nll_loss2d_forward mse_loss smooth_l1_loss huber_loss binary_cross_entropy soft_margin_loss
+    binary_cross_entropy_with_logits
 """
 
 MOVES: Final = """
-    cat constant_pad_nd flip gather index index_add index_copy index_fill index_put
-    index_select _index_put_impl_ masked_scatter reflection_pad1d reflection_pad2d reflection_pad3d
-    repeat replication_pad1d replication_pad2d replication_pad3d roll rot90 scatter scatter_add
-    scatter_reduce stack take tril triu rsub trace diagonal_scatter select_scatter
-    slice_scatter
+    cat constant_pad_nd flip gather index index_add index_copy index_fill index_put index_select
+    _index_put_impl_ masked_scatter reflection_pad1d reflection_pad2d reflection_pad3d repeat
+    replication_pad1d replication_pad2d replication_pad3d roll rot90 scatter scatter_add
+    scatter_reduce stack take tril triu rsub trace diagonal_scatter select_scatter slice_scatter
 """
 
 POOLS: Final = """
@@ -65,11 +63,12 @@ POOLS: Final = """
     _adaptive_avg_pool2d_backward im2col col2im pixel_shuffle pixel_unshuffle channel_shuffle
     upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d
     _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d
-    upsample_trilinear3d upsample_bicubic2d upsample_nearest2d_backward
-    upsample_bilinear2d_backward grid_sampler_2d
+    upsample_trilinear3d upsample_bicubic2d upsample_nearest2d_backward upsample_bilinear2d_backward
+    grid_sampler_2d
 """
 
 FAMILIES: Final = (POOLS, ELEMENTWISE, COMPARISONS, GRADIENTS, REDUCTIONS, PRODUCTS, LAYERS, MOVES)
+
 
 def names() -> Iterator[str]:
     """The overloads to register, without ``aten::``."""
