@@ -119,3 +119,34 @@ def test_what_an_instruction_cannot_work_on_is_said() -> None:
         asm.apply("relu", 1)
     with pytest.raises(ProgramError, match="'complex64' asked for; the formats are bool"):
         asm.argument("z", "complex64")
+
+
+def test_a_program_of_single_elements_reads_them_when_it_runs() -> None:
+    asm = Assembler("single")
+    x, out = asm.argument("x", "float32"), asm.argument("out", "float32")
+    asm.store(out, {}, asm.apply("atan2", asm.load(x, {}) + 1, asm.constant(2.0, "float32")))
+    program = asm.assemble()
+    card = Card()
+    places = [card.place(np.array([3], np.float32)), card.room(1, np.float32)]
+    card.run(program, places)
+    assert card.read(places[1], np.float32)[0] == pytest.approx(np.arctan2(4, 2))
+
+
+def test_the_tiles_of_a_product_load_each_factor_once_where_the_scratchpad_allows_it() -> None:
+    asm = Assembler("product")
+    m, n, k = asm.dimension("m", 2048), asm.dimension("n", 2048), asm.dimension("k", 2048)
+    a, b, c = (asm.argument(name, "float16") for name in "abc")
+    with asm.stream(k):
+        product = asm.matmul(asm.load(a, {m: 2048, k: 1}), asm.load(b, {k: 2048, n: 1}))
+    asm.store(c, {m: 2048, n: 1}, product)
+    (stage,) = asm.assemble().stages
+    assert [d.tile for d in stage.dimensions[:2]] == [2048, 2048]
+
+
+def test_what_is_gathered_along_a_long_tile_makes_the_tile_shorter_and_not_an_error() -> None:
+    asm = Assembler("gather")
+    rows, columns = asm.dimension("rows", 1 << 12), asm.dimension("columns", 1 << 12)
+    table, out = asm.argument("table", "float32"), asm.argument("out", "float32")
+    taken = asm.load(table, {columns: 1}, indices=[(asm.index(rows), 0, 1 << 12)])
+    asm.store(out, {rows: 1 << 12, columns: 1}, taken)
+    assert asm.assemble().stages

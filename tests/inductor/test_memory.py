@@ -82,3 +82,12 @@ def test_an_index_out_of_bounds_is_an_error_and_no_value() -> None:
     with pytest.raises(IndexFaultError, match="index 7 is out of bounds"):
         torch.accelerator.synchronize(0)
     torch.spyre.reset(0)  # type: ignore[attr-defined]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_after_a_graph_break_kernels_of_the_card_run_as_they_are() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.clone().uniform_() * 0 + x * x.sum().item()
+
+    x = torch.randn(5)
+    torch.testing.assert_close(torch.compile(function)(x.to("spyre")).cpu(), x * x.sum())

@@ -16,12 +16,13 @@ import sympy
 from torch._inductor.sizevars import SimplifyIndexing
 from torch._inductor.virtualized import V
 
+from torch_spyre_ref import backend
 from torch_spyre_ref.emulator.assembly import Assembler, Axis
 from torch_spyre_ref.inductor.emitter import Emitter
 from torch_spyre_ref.inductor.expressions import Expressions
 from torch_spyre_ref.inductor.launch_arguments import Declared
 from torch_spyre_ref.inductor.loop_nest import LoopNest, common_nest, hint, numel
-from torch_spyre_ref.inductor.loop_tracer import Buffers, LoopTracer
+from torch_spyre_ref.inductor.loop_tracer import Buffers
 
 Node: TypeAlias = Any  # a SchedulerNode
 
@@ -44,7 +45,8 @@ class Stage:
         axes = _dimensions(asm, nest, Expressions(asm, declared.sizes, {}))
         places = Expressions(asm, declared.sizes, axes)
         buffers = Buffers(declared.operands, V.graph.get_dtype, kernel.removed_buffers)
-        self._tracer = LoopTracer(Emitter(asm), places, axes, buffers)
+        make = backend.current().parts.loop_tracer
+        self._tracer = make(Emitter(asm), places, axes, buffers)
         self._streams = [axes[cut.symbol] for cut in nest.axes if nest.is_reduced(cut)]
         self._open: ExitStack | None = None
         self._folding: set[str] = set()
