@@ -104,3 +104,23 @@ def test_a_second_derivative() -> None:
     numbers = torch.randn(7)
     mine = work(numbers.to("spyre").requires_grad_())
     torch.testing.assert_close(mine.cpu(), work(numbers.clone().requires_grad_()))
+
+
+def test_attention_is_one_program_and_its_backward_another() -> None:
+    sides = [torch.randn(2, 3, 5, 8).to("spyre").requires_grad_() for _ in range(3)]
+    before = torch.spyre.eager_cache().compiled
+    out = F.scaled_dot_product_attention(*sides, is_causal=True)
+    assert torch.spyre.eager_cache().compiled == before + 1
+    out.backward(torch.ones_like(out))
+    rows = [row for row in torch.spyre.eager_cache() if "attention" in row.op]
+    assert [row.op.rpartition("_")[2] for row in rows] == ["overrideable", "backward"]
+    assert rows[0].kernels == 1
+
+
+def test_rows_of_attention_that_are_masked_whole_are_zero() -> None:
+    sides = [torch.randn(1, 1, 3, 4).to("spyre") for _ in range(3)]
+    mask = torch.tensor([[True, False, True], [False] * 3, [True] * 3]).to("spyre")
+    out = F.scaled_dot_product_attention(*sides, attn_mask=mask)
+    wanted = F.scaled_dot_product_attention(*(s.cpu() for s in sides), attn_mask=mask.cpu())
+    torch.testing.assert_close(out.cpu(), wanted)
+    assert not out[0, 0, 1].any().item()

@@ -28,7 +28,7 @@ def kernels(
     return MappingProxyType({op: kernel(f"aten::{op}", run, reason) for op, run in table.items()})
 
 
-def kernel(op: str, function: Callable[..., Any], reason: str) -> Callable[..., Any]:
+def kernel(op: str, function: Callable[..., Any], reason: str | None) -> Callable[..., Any]:
     """Make the card's kernel of ``op`` from ``function``, which computes it on CPU tensors."""
 
     def run(*args: Any, **kwargs: Any) -> Any:

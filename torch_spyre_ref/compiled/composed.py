@@ -18,15 +18,21 @@ aten = torch.ops.aten
 
 
 class ComposedOp(Op):
-    """An op by a function of its target, other tensors, and numbers, in this order."""
+    """An op by a function: of its target and others, or, when it writes nothing, of others only."""
 
-    def __init__(self, name: str, others: Mapping[str, str], function: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        others: Mapping[str, str],
+        function: Callable[..., Any],
+        is_inplace: bool = True,
+    ) -> None:
         super().__init__(name)
         self._arguments = [
             SimpleNamespace(name=n, type=kind, kwarg_only=False, alias_info=None, is_out=False)
-            for n, kind in {"target": "Tensor", **others}.items()
+            for n, kind in {**({"target": "Tensor"} if is_inplace else {}), **others}.items()
         ]
-        self.written, self.is_inplace, self.single = [0], True, True
+        self.written, self.is_inplace, self.single = [0] * is_inplace, is_inplace, is_inplace
         self.function = function
         self.overload = SimpleNamespace(tags=())
 

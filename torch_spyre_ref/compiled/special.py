@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from torch_spyre_ref.aten import copies
+from torch.nn.attention import SDPBackend
+
+from torch_spyre_ref.aten import copies, on_cpu
+from torch_spyre_ref.compiled import attention as attention_ops
 from torch_spyre_ref.compiled import composed
 
 Kernel = Callable[..., Any]
@@ -112,9 +115,86 @@ def equal(first: torch.Tensor, second: torch.Tensor) -> bool:
     return first.shape == second.shape and bool(aten.eq.Tensor(first, second).all().item())
 
 
+def attention(forward: Kernel) -> Kernel:
+    """``_scaled_dot_product_fused_attention_overrideable``."""
+
+    def run(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        return_debug_mask: bool = False,
+        *,
+        scale: float | None = None,
+    ) -> tuple[Any, ...]:
+        out, sums = forward(query, key, value, bias, is_causal, scale)
+        return out, sums, None, None, query.shape[-2], key.shape[-2], None, None, None
+
+    return run
+
+
+def attention_backward(backward: Kernel) -> Kernel:
+    """The gradients of it."""
+
+    def run(
+        grad: torch.Tensor,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        bias: torch.Tensor | None,
+        wanted: Sequence[bool],
+        out: torch.Tensor,
+        sums: torch.Tensor,
+        cum_seq_q: Any,
+        cum_seq_k: Any,
+        max_q: int,
+        max_k: int,
+        dropout_p: float,
+        is_causal: bool,
+        philox_seed: Any,
+        philox_offset: Any,
+        *,
+        scale: float | None = None,
+    ) -> tuple[Any, ...]:
+        made = backward(grad, query, key, value, bias, out, sums, is_causal, scale)
+        return tuple(g if want else None for g, want in zip(made, wanted, strict=True))
+
+    return run
+
+
+def attention_choice(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> int:
+    """Core's number for the ops above, or for its own composition where they do not serve."""
+    sides = (query, key, value)
+    whole = (
+        dropout_p == 0.0
+        and not enable_gqa
+        and all(side.dim() == 4 and side.dtype == query.dtype for side in sides)
+        and query.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        and query.shape[:2] == key.shape[:2] == value.shape[:2]
+        and all(side.numel() for side in sides)
+    )
+    return int((SDPBackend.OVERRIDEABLE if whole else SDPBackend.MATH).value)
+
+
 def kernels(kernel: Callable[[Any, Kernel], Kernel]) -> dict[str, Kernel]:
     """By op; ``kernel`` makes one of an op and what computes it on the CPU."""
     eye = kernel(composed.EYE, eye_on_cpu)
+    fused, fused_backward = (
+        kernel(op, on_cpu.kernel(op.name, op.function, None))
+        for op in (attention_ops.FORWARD, attention_ops.BACKWARD)
+    )
     return {
         "_copy_from": copy_from(kernel(composed.CONVERT, convert_on_cpu)),
         "arange.start_out": arange_out(kernel(composed.ARANGE, arange_on_cpu)),
@@ -122,4 +202,7 @@ def kernels(kernel: Callable[[Any, Kernel], Kernel]) -> dict[str, Kernel]:
         "eye.m_out": eye_m_out(eye),
         "eye.out": eye_out(eye),
         "equal": equal,
+        "_fused_sdp_choice": attention_choice,
+        attention_ops.FORWARD.name.removeprefix("aten::"): attention(fused),
+        attention_ops.BACKWARD.name.removeprefix("aten::"): attention_backward(fused_backward),
     }
