@@ -114,7 +114,6 @@ def test_attention_is_one_program_and_its_backward_another() -> None:
     out.backward(torch.ones_like(out))
     rows = [row for row in torch.spyre.eager_cache() if "attention" in row.op]
     assert [row.op.rpartition("_")[2] for row in rows] == ["overrideable", "backward"]
-    assert rows[0].kernels == 1
 
 
 def test_rows_of_attention_that_are_masked_whole_are_zero() -> None:

@@ -18,6 +18,7 @@ from torch_spyre_ref.aten import (
     random,
     recurrent,
 )
+from torch_spyre_ref.compiled import special
 
 KERNELS: dict[str, Callable[..., Any]] = {
     "_copy_from": copies.copy_from,
@@ -35,7 +36,15 @@ KERNELS: dict[str, Callable[..., Any]] = {
 
 
 def register(library: torch.library.Library, compiled: Mapping[str, Callable[..., Any]]) -> None:
-    """Register every kernel under PyTorch's dispatch key for the card; ``compiled`` ones first."""
+    """Register every kernel under PyTorch's dispatch key for the card; ``compiled`` ones first.
+
+    What stands in for ops that core composes also stands above autograd: it calls ops that carry
+    their own derivatives.
+    """
+    for name, kernel in special.COMPOSITES.items():
+        dynamo.hide(kernel)
+        for key in ("PrivateUse1", "AutogradPrivateUse1"):
+            library.impl(name, _bridge.shield(kernel), key)
     for name, kernel in {**KERNELS, **compiled}.items():
         dynamo.hide(kernel)
         library.impl(name, _bridge.shield(kernel), "PrivateUse1")

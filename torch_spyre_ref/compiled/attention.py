@@ -69,7 +69,7 @@ def _backward(
     )
 
 
-_TENSORS: Final = {name: "Tensor" for name in ("query", "key", "value")}
+_TENSORS: Final = dict.fromkeys(("query", "key", "value"), "Tensor")
 _OPTIONS: Final = {"is_causal": "bool", "scale": "Optional[float]"}
 FORWARD: Final = ComposedOp(
     "aten::_scaled_dot_product_fused_attention_overrideable",

@@ -10,7 +10,7 @@ import torch
 from torch_spyre_ref import device
 from torch_spyre_ref.compiled.ops import Op
 
-_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 
 
 class Call:
@@ -40,7 +40,7 @@ class Call:
 
     def _read(self, value: Any, patched: bool, key: list[Any]) -> None:
         kind = type(value)
-        if kind in _PLAIN or isinstance(value, torch.Tensor):
+        if kind in PLAIN or isinstance(value, torch.Tensor):
             where = value.get_device()
             if where < 0 and is_number(value):
                 self._read_host_number(value, patched, key)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
-
-from torch.nn.attention import SDPBackend
 
 from torch_spyre_ref.aten import copies, on_cpu
 from torch_spyre_ref.compiled import attention as attention_ops
 from torch_spyre_ref.compiled import composed
+from torch_spyre_ref.compiled.calls import PLAIN
 
 Kernel = Callable[..., Any]
 aten = torch.ops.aten
@@ -164,7 +164,7 @@ def attention_backward(backward: Kernel) -> Kernel:
     return run
 
 
-def attention_choice(
+def scaled_dot_product_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -174,18 +174,44 @@ def attention_choice(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> int:
-    """Core's number for the ops above, or for its own composition where they do not serve."""
+) -> torch.Tensor:
+    """The whole op where it serves; in a trace, and with dropout, what core composes."""
     sides = (query, key, value)
     whole = (
         dropout_p == 0.0
         and not enable_gqa
-        and all(side.dim() == 4 and side.dtype == query.dtype for side in sides)
+        and all(type(side) in PLAIN and side.dim() == 4 and side.numel() for side in sides)
+        and len({(side.dtype, side.device, side.shape[:2]) for side in sides}) == 1
         and query.dtype in (torch.float32, torch.float16, torch.bfloat16)
-        and query.shape[:2] == key.shape[:2] == value.shape[:2]
-        and all(side.numel() for side in sides)
+        and not (attn_mask is not None and (is_causal or type(attn_mask) not in PLAIN))
+        and (attn_mask is None or attn_mask.device == query.device)
     )
-    return int((SDPBackend.OVERRIDEABLE if whole else SDPBackend.MATH).value)
+    if not whole:
+        composed_whole = aten.scaled_dot_product_attention.default
+        result: torch.Tensor = composed_whole.decompose(
+            query,
+            key,
+            value,
+            attn_mask,
+            dropout_p,
+            is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
+        return result
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(
+            ~attn_mask, -math.inf
+        )
+    fused = aten._scaled_dot_product_fused_attention_overrideable.default
+    out: torch.Tensor = fused(query, key, value, attn_mask, 0.0, is_causal, scale=scale)[0]
+    return out
+
+
+COMPOSITES: Final[dict[str, Kernel]] = {
+    "scaled_dot_product_attention": scaled_dot_product_attention
+}
+"""Ops above autograd: they choose between ops that carry their own derivatives."""
 
 
 def kernels(kernel: Callable[[Any, Kernel], Kernel]) -> dict[str, Kernel]:
@@ -202,7 +228,6 @@ def kernels(kernel: Callable[[Any, Kernel], Kernel]) -> dict[str, Kernel]:
         "eye.m_out": eye_m_out(eye),
         "eye.out": eye_out(eye),
         "equal": equal,
-        "_fused_sdp_choice": attention_choice,
         attention_ops.FORWARD.name.removeprefix("aten::"): attention(fused),
         attention_ops.BACKWARD.name.removeprefix("aten::"): attention_backward(fused_backward),
     }
