@@ -29,12 +29,10 @@ def _live_blocks() -> list[int]:
 
     if backend._current is None or not backend.current().started:
         return []
+    from tests.support import take_programs_off
+
+    take_programs_off()
     memory = backend.current().memory
-    for card in backend.current().runtime.cards:
-        for queue in card.queues:
-            queue.settle()  # what is enqueued keeps its program
-    for _, programs in backend.current().prepared():
-        programs.evict()  # they come back when they are needed
     cards = range(backend.current().settings.devices)
     return [memory.statistics(card)["allocation"]["current"] for card in cards]
 

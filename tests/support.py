@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
+from torch_spyre_ref import backend
+
 NUMBERS = (
     torch.bool,
     torch.uint8,
@@ -79,3 +81,12 @@ def same_bits(card: torch.Tensor, host: torch.Tensor) -> bool:
         and card.shape == host.shape
         and raw_bytes(card.cpu()) == raw_bytes(host)
     )
+
+
+def take_programs_off() -> None:
+    """Wait for the cards, and take what eager ops have compiled off them: it comes back."""
+    for card in backend.current().runtime.cards:
+        for queue in card.queues:
+            queue.settle()  # what is enqueued keeps its program
+    for _, programs in backend.current().prepared():
+        programs.evict()

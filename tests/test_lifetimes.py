@@ -14,10 +14,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.support import values
+from tests.support import take_programs_off, values
 
 
 def held(device: int) -> tuple[int, int]:
+    take_programs_off()
     stats = torch.accelerator.memory_stats(device)  # nothing before the first tensor
     return stats.get("allocation.all.current", 0), stats.get("requested_bytes.all.current", 0)
 

@@ -29,7 +29,7 @@ def test_own_classes_serve_pytorch_at_every_layer_of_memory(run_python: Run) -> 
             print(str(error).split(":")[0])
         del before
         torch_spyre_ref.register(parts=mine)
-        tensor = torch.arange(3).to("spyre:1")
+        tensor = torch.tensor([0, 1, 2]).to("spyre:1")
         block = _bridge.allocation(tensor)
         memory = backend.current().memory
         print(type(memory.allocator).__name__, type(block.card).__name__)

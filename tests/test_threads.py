@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 import torch
 
-from tests.support import random_bits, same_bits
+from tests.support import random_bits, same_bits, take_programs_off
 from torch_spyre_ref import backend
 from torch_spyre_ref.memory.collection import collection_paused
 from torch_spyre_ref.runtime import STAGING_BYTES
@@ -47,6 +47,7 @@ def at_once(threads: int, work: Callable[[int], None]) -> None:
 
 
 def live(device: int) -> int:
+    take_programs_off()
     return torch.accelerator.memory_stats(device).get("allocation.all.current", 0)
 
 

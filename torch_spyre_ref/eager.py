@@ -107,6 +107,9 @@ def kernel(op: Op, on_cpu: Kernel) -> Kernel:
 # Compile on a miss
 def miss(call: Call, on_cpu: Kernel) -> Any:
     """Build a program for a call, keep it, and compute the call with it."""
+    moved = outputs.with_indices_on_card(call)
+    if moved is not None:
+        return kernel(call.op, on_cpu)(*moved, **call.kwargs)
     outputs.check_devices(call)
     if fallback.is_printing():  # a repr is no reason to compile
         return aside(call, on_cpu, fallback.NO_PROGRAM)

@@ -51,6 +51,8 @@ def compile_call(call: Call, symbolic: Sequence[Sizes] | None = None) -> Compile
         Exception: what the op itself raises for these arguments.
     """
     refuse_formats(call.tensors)
+    if torch.Tag.pointwise in call.op.overload.tags:
+        _refuse_promotion([tensor.dtype for tensor in call.tensors])
     try:
         traced = trace(lambda *inputs: _body(call, inputs), call.tensors, call.numbers, symbolic)
     except _UNSUPPORTED as error:
@@ -79,6 +81,12 @@ def refuse_formats(tensors: Sequence[torch.Tensor]) -> None:
         name = str(tensor.dtype).removeprefix("torch.")
         if name not in FORMATS:
             raise Refused(f"the card does not compute with {name}")
+
+
+def _refuse_promotion(dtypes: Sequence[torch.dtype]) -> None:
+    """Raise as torch does for unsigned integers together with others: Inductor promotes them."""
+    for dtype in dtypes[1:]:
+        torch.promote_types(dtypes[0], dtype)
 
 
 def _body(call: Call, inputs: Sequence[Any]) -> list[Any]:

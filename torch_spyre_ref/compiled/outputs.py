@@ -143,6 +143,21 @@ def _resize(target: torch.Tensor, shape: torch.Size) -> None:
     target.resize_(shape)
 
 
+def with_indices_on_card(call: Call) -> list[Any] | None:
+    """The arguments with indices of the host brought to the card; None where there are none."""
+    for position, value in enumerate(call.args):
+        named = call.op.arguments[position].name == "indices"
+        if named and isinstance(value, (list, tuple)) and any(map(_is_on_host, value)):
+            args = list(call.args)
+            args[position] = [item.to(call.card) if _is_on_host(item) else item for item in value]
+            return args
+    return None
+
+
+def _is_on_host(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_cpu
+
+
 def check_devices(call: Call) -> None:
     """Raise for tensors on several devices, as every device does."""
     card = call.card
