@@ -40,6 +40,21 @@ def _index_put(
     return result
 
 
+def _in_one_row(search: Any) -> Callable[..., Any]:
+    """Where the extreme of a whole tensor is, counted row by row also where strides are not so.
+
+    Inductor goes through memory in the order in which it lies, and counts so, too.
+    """
+
+    def find(self: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+        if dim is not None or self.dim() < 2:
+            return NotImplemented
+        place = search(self.contiguous().view(-1), 0)
+        return place.view([1] * self.dim()) if keepdim else place
+
+    return find
+
+
 def _of_bytes(reduction: Any, parts: Callable[..., Any] | None) -> Callable[..., Any]:
     """``any`` and ``all`` of bytes are bytes, alone among all dtypes."""
 
@@ -51,7 +66,12 @@ def _of_bytes(reduction: Any, parts: Callable[..., Any] | None) -> Callable[...,
     return reduce
 
 
-_OWN: Final = {aten.addbmm.default: _addbmm, aten._index_put_impl.default: _index_put}
+_OWN: Final = {
+    aten.addbmm.default: _addbmm,
+    aten._index_put_impl.default: _index_put,
+    aten.argmax.default: _in_one_row(aten.argmax.default),
+    aten.argmin.default: _in_one_row(aten.argmin.default),
+}
 _OF_BYTES: Final = [
     overload
     for packet in (aten.any, aten.all)
