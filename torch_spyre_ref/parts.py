@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from torch_spyre_ref import eager
 from torch_spyre_ref.allocator import Allocator, CardMemory, Space
 from torch_spyre_ref.device import DeviceDriver
 from torch_spyre_ref.emulator.regions import RegionTable
 from torch_spyre_ref.launch import Job
+
+
+def shipped_loop_tracer(*args: Any) -> Any:
+    """A ``LoopTracer``. Only now is it loaded: whoever imports it imports Inductor."""
+    from torch_spyre_ref.inductor.loop_tracer import LoopTracer
+
+    return LoopTracer(*args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +30,5 @@ class Parts:
     space: type[Any] = Space
     region_table: type[Any] = RegionTable
     job: type[Any] = Job
+    loop_tracer: Callable[..., Any] = shipped_loop_tracer
+    eager_kernels: Callable[..., dict[str, Any]] = eager.kernels

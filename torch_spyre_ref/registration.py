@@ -46,9 +46,11 @@ def register(parts: Parts | None = None) -> None:
             eager.forget_programs()  # they are on the cards of the parts that go
             _refuse_live_tensors()
         device.claim_name()
+        before = backend.current().parts if _library else None
         _install(parts or Parts())
-        if not _library:
+        if before is None:
             _tell_torch()
+        _register_kernels(before)
 
 
 def _refuse_live_tensors() -> None:
@@ -104,10 +106,19 @@ def _tell_torch() -> None:
     module = device.publish(functions)
     setattr(module, "__getattr__", _computed_attribute)  # noqa: B010 (mypy knows no module method)
     generate_methods_for_privateuse1_backend(for_storage=True)
-    library = torch.library.Library("aten", "IMPL")
-    kernels.register(library, eager.kernels(kernels.KERNELS))
-    _library.append(library)
     atexit.register(_shut_down)
+
+
+def _register_kernels(before: Parts | None) -> None:
+    """Register the kernels of ops, where those that are there are not of the same part."""
+    make = backend.current().parts.eager_kernels
+    if before is not None and before.eager_kernels is make:
+        return
+    if _library:
+        _library.pop()._destroy()
+    library = torch.library.Library("aten", "IMPL")
+    kernels.register(library, make(kernels.KERNELS))
+    _library.append(library)
 
 
 def _computed_attribute(name: str) -> bool | None:
