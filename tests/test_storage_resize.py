@@ -101,6 +101,17 @@ def test_out_arguments_are_resized_and_keep_their_identity() -> None:
     assert base.shape == (6,)
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_an_out_argument_that_would_grow_into_an_operand_is_refused() -> None:
+    base = torch.tensor([2, 0, 1], device="spyre")
+    x = torch.tensor([10, 20, 30], device="spyre")
+    with pytest.raises(RuntimeError, match="refer to a single memory location"):
+        torch.gather(x, 0, base[1:], out=base[:1])
+    assert base.tolist() == [2, 0, 1]
+    torch.gather(x, 0, base[:2], out=base[2:])
+    assert base.tolist() == [2, 0, 30]
+
+
 def test_sizes_that_make_no_sense() -> None:
     card = torch.ones(4, device="spyre")
     for resize in (
