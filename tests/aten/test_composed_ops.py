@@ -40,7 +40,7 @@ def test_layer_norm_has_the_gradients_of_the_cpu() -> None:
 @pytest.mark.parametrize("shape", [(), (10,), (1, 10)])
 def test_addr_in_place_refuses_a_tensor_that_would_have_to_grow(shape: tuple[int, ...]) -> None:
     x = torch.ones(shape, device=CARD)
-    with pytest.raises(RuntimeError, match="size|shape|dim"):
+    with pytest.raises(RuntimeError, match=r"size|shape|dim"):
         x.addr_(torch.ones(5, device=CARD), torch.ones(10, device=CARD))
     assert x.shape == shape
     assert x.cpu().eq(1).all()
