@@ -14,6 +14,7 @@ or a crash is an exit status of 1 and is not written anywhere: it is to be put r
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import zlib
@@ -68,8 +69,10 @@ class States:
 def fingerprint() -> str:
     """Digest of all that an outcome depends on."""
     digest = hashlib.sha256(metadata.version("torch").encode())
+    tools = Path(__file__).parent
+    judges = [tools / f"conformance_{part}.py" for part in ("check", "compare", "samples")]
     sources = [*(ROOT / PACKAGE).rglob("*.py"), *(ROOT / "csrc").iterdir()]
-    for path in sorted([*sources, *Path(__file__).parent.glob("conformance*.py")]):
+    for path in sorted([*sources, *judges]):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
 
@@ -111,9 +114,11 @@ def record(ops: Iterable[str], outcomes: Outcomes) -> Record:
     entries: Record = {op: {"runs": {}} for op in sorted(ops)}
     for task, outcome in sorted(outcomes.items()):
         entry = entries[task.op]
-        for key in ("runs", "samples", "fell_back", "refused", "unequal", "also_on_cpu"):
+        for key in ("runs", "samples", "refused", "unequal", "also_on_cpu"):
             if outcome.get(key):
                 entry.setdefault(key, {})[task.dtype] = outcome[key]
+        if 0 < outcome.get("fell_back", 0) < outcome["samples"]:
+            entry.setdefault("partly", {})[task.dtype] = outcome["fell_back"]
         if outcome.get("why_unequal"):
             entry["why_unequal"] = outcome["why_unequal"]
         if outcome.get("on_cpu"):
@@ -124,9 +129,10 @@ def record(ops: Iterable[str], outcomes: Outcomes) -> Record:
 
 def write(entries: Record, path: Path) -> None:
     """Write the file: a line for each operator."""
-    lines = [f"{json.dumps(op)}: {json.dumps(entry)}" for op, entry in sorted(entries.items())]
+    compact = functools.partial(json.dumps, separators=(",", ":"))
+    lines = [f"{compact(op)}:{compact(entry)}" for op, entry in sorted(entries.items())]
     torch = json.dumps(metadata.version("torch").split("+")[0])
-    path.write_text(f'{{"torch": {torch}, "ops": {{\n' + ",\n".join(lines) + "\n}}\n")
+    path.write_text(f'{{"torch":{torch},"ops":{{\n' + ",\n".join(lines) + "\n}}\n")
 
 
 def differences(entries: Record, path: Path) -> list[str]:

@@ -75,6 +75,23 @@ def compare(op: Any, call: Call, cpu: Ran, card: Ran, unequal: str, number: int)
         elif reason := _not_close(actual.cpu(), expected):
             in_float64 = functools.partial(_in_float64, call, number, position)
             _judge(actual.cpu(), expected, in_float64, reason)
+    for key, whole in cpu.copier.storages.items():
+        _same_gaps(whole, card.copier.storages[key].cpu(), cpu.copier.tensors)
+
+
+def _same_gaps(expected: torch.Tensor, actual: torch.Tensor, views: list[torch.Tensor]) -> None:
+    """The same bytes in a storage wherever none of the arguments lies."""
+    storage = expected.untyped_storage()
+    inside = [view for view in views if view.untyped_storage()._cdata == storage._cdata]
+    if sum(view.nbytes for view in inside) >= expected.nbytes:
+        return
+    between = torch.ones(storage.nbytes(), dtype=torch.bool)
+    for view in inside:
+        size = view.element_size()
+        strides = [size * stride for stride in view.stride()]
+        between.as_strided((*view.shape, size), (*strides, 1), size * view.storage_offset()).zero_()
+    between = between[: expected.nbytes]
+    _require(torch.equal(actual[between], expected[between]), "writes beside an argument")
 
 
 def _same_form(expected: Any, actual: Any) -> None:

@@ -23,7 +23,7 @@ GAPPED = "strided"
 OUT = "out="
 _ON_HOST = ("tensor_split",)  # where the database puts the tensors among args on the host itself
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-_LAST_RESORT = (torch.float64, torch.complex64, torch.complex128)
+_LAST_RESORT = (torch.float64, torch.complex64)
 
 
 class UnstorableError(Exception):
@@ -128,7 +128,8 @@ def dtypes(op: Any) -> list[torch.dtype]:
     floats = [dtype for dtype in (torch.float32, torch.float16) if dtype in supported]
     integers = [dtype for dtype in _INTEGERS if dtype in supported][:1]
     found = floats + integers + [torch.bool] * (torch.bool in supported)
-    return found or [dtype for dtype in _LAST_RESORT if dtype in supported][:1]
+    others = [*(dtype for dtype in _LAST_RESORT if dtype in supported), *sorted(supported, key=str)]
+    return found or others[:1]
 
 
 def seed(number: int) -> None:

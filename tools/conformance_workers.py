@@ -14,12 +14,15 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 TIME_LIMIT_SECONDS = 300
 _CONTEXT = multiprocessing.get_context("spawn")
 # Poison makes fresh memory NaN, so that no value is right by luck.
 _ENVIRONMENT = {"TORCH_SPYRE_REF_POISON": "1", "TORCH_SPYRE_REF_FALLBACK": "silent"}
+
+
+Serve: TypeAlias = Callable[[Connection], None]
 
 
 class Task(NamedTuple):
@@ -63,7 +66,8 @@ def _list(connection: Connection, dtype: str | None) -> None:
 class _Worker:
     """One worker process, started when first asked, and again after each death."""
 
-    def __init__(self) -> None:
+    def __init__(self, serve: Serve, time_limit: float) -> None:
+        self._serve, self._time_limit = serve, time_limit
         self._process: Any = None
         self._connection: Any = None
 
@@ -71,7 +75,7 @@ class _Worker:
         if self._process is not None:
             return
         self._connection, other = _CONTEXT.Pipe()
-        self._process = _CONTEXT.Process(target=_serve, args=(other,), daemon=True)
+        self._process = _CONTEXT.Process(target=self._serve, args=(other,), daemon=True)
         self._process.start()
         other.close()
 
@@ -89,7 +93,7 @@ class _Worker:
         self._start()
         self._connection.send(tuple(task))
         calling = "its samples"
-        while self._connection.poll(TIME_LIMIT_SECONDS):
+        while self._connection.poll(self._time_limit):
             try:
                 said = self._connection.recv()
             except EOFError:
@@ -99,7 +103,7 @@ class _Worker:
                 return said
             calling = said
         self.stop()
-        return _lost(calling, f"no end after {TIME_LIMIT_SECONDS} s")
+        return _lost(calling, f"no end after {self._time_limit} s")
 
 
 def _cause(code: int | None) -> str:
@@ -126,9 +130,21 @@ def database(dtype: str | None) -> dict[str, list[str]]:
 
 
 def check_all(
-    tasks: Iterable[Task], report: Callable[[Task, dict[str, Any]], None], workers: int
+    tasks: Iterable[Task],
+    report: Callable[[Task, dict[str, Any]], None],
+    workers: int,
+    serve: Serve = _serve,
+    time_limit: float = TIME_LIMIT_SECONDS,
 ) -> None:
-    """Check tasks on several workers; ``report`` gets each outcome, one at a time."""
+    """Check tasks on several workers.
+
+    Args:
+        tasks: what to check.
+        report: gets each outcome, one at a time.
+        workers: how many processes there are at a time.
+        serve: what a worker process runs.
+        time_limit: seconds that a worker may be silent, which it is while one call runs.
+    """
     os.environ.update(_ENVIRONMENT)
     todo: queue.SimpleQueue[Task] = queue.SimpleQueue()
     for task in tasks:
@@ -136,7 +152,7 @@ def check_all(
     lock = threading.Lock()
 
     def work() -> None:
-        worker = _Worker()
+        worker = _Worker(serve, time_limit)
         try:
             while True:
                 task = todo.get_nowait()
