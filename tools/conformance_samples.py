@@ -171,13 +171,14 @@ class Call:
         return call
 
     @property
-    def references(self) -> list[Call]:
-        """What the CPU does to say what is right: the same, and something else if that differs.
+    def also_right(self) -> Call | None:
+        """What the CPU may do as well, for a result to be right; None if there is only one way.
 
-        With ``out=``, the function and a copy: some CPU kernels take no notice of gaps.
+        With ``out=``, call the function and copy: some CPU kernels take no notice of gaps.
         """
-        by_copy = replace(self, function=functools.partial(_by_copy, self.function))
-        return [self, by_copy] if self.way == OUT else [self]
+        if self.way != OUT:
+            return None
+        return replace(self, function=functools.partial(_by_copy, self.function))
 
     def __str__(self) -> str:
         first, args, kwargs = self.arguments
