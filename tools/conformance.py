@@ -30,7 +30,7 @@ from literate import PACKAGE, ROOT, ChapterError, run
 RECORD = ROOT / "docs" / "conformance.json"
 STATES = ROOT / "build" / "conformance"
 WORKERS = 2
-ONE_IN = 12  # operators in the small fixed part
+ONE_IN = 12  # operators: those in the small fixed part
 
 Outcomes = dict[Task, dict[str, Any]]
 Record = dict[str, dict[str, Any]]
@@ -78,7 +78,7 @@ def fingerprint() -> str:
 
 
 class Progress:
-    """Keeps outcomes, prints each fault, and a line for every so many tasks."""
+    """Keeps outcomes, prints each fault, and now and then a line."""
 
     def __init__(self, states: States, known: Outcomes, total: int) -> None:
         self.outcomes = dict(known)
@@ -92,8 +92,8 @@ class Progress:
             print(f"WRONG {task.op} {task.dtype}, {fault}", flush=True)
         self.faults += bool(outcome["faults"])
         done = len(self.outcomes)
-        if done % 100 == 0 or done == self._total:
-            print(f"{done} of {self._total} checked, {self.faults} wrong", flush=True)
+        if done % 50 == 0 or done == self._total:
+            print(f"{done} of {self._total} checked, {self.faults} wrong: {task.op}", flush=True)
 
 
 def selected(options: argparse.Namespace) -> dict[str, list[str]]:
