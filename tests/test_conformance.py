@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,10 @@ import conformance
 import conformance_page
 from conformance_check import check
 from literate import ROOT
+from torch_spyre_ref.emulator.assembly import Assembler
+from torch_spyre_ref.emulator.program import encode
+from torch_spyre_ref.launch import launch_jobplan, prepare_kernel
+from torch_spyre_ref.spyrecode import Argument, LaunchSpec, write_artifact
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 WORKERS = """
@@ -130,6 +134,40 @@ def test_how_an_operator_runs_is_seen(function: Callable[..., Any], runs: str) -
     outcome = check(operator(function), torch.float32, lambda text: None)
     assert (outcome.runs, outcome.faults) == (runs, [])
     assert bool(outcome.on_cpu) == (runs == "fallback")
+
+
+@pytest.fixture
+def doubled(tmp_path: Path) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+    """An operator of which the card's kernel launches a program."""
+    asm = Assembler("double")
+    n = asm.dimension("n", X.numel())
+    x, out = asm.argument("x", "float32"), asm.argument("out", "float32")
+    asm.store(out, {n: 1}, asm.load(x, {n: 1}) * 2.0)
+    form = "float32", (X.numel(),), (1,)
+    spec = LaunchSpec.of([Argument("x", "input", *form), Argument("out", "output", *form)], [])
+    write_artifact(tmp_path / "double", encode(asm.assemble()), spec)
+    plans = [prepare_kernel(tmp_path / "double")]
+
+    def on_the_card(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(x.shape, device=x.device)
+        launch_jobplan(plans[0], [x.contiguous().view(-1), out.view(-1)])
+        return out
+
+    library = torch.library.Library("conformance", "DEF")
+    library.define("doubled(Tensor x) -> Tensor")
+    library.impl("doubled", lambda x: x.contiguous() * 2, "CPU")
+    library.impl("doubled", on_the_card, "PrivateUse1")
+    yield torch.ops.conformance.doubled
+    library._destroy()
+    plans.clear()  # torch keeps the kernel, and with it whatever it holds
+
+
+def test_programs_are_seen_and_several_are_a_composition(
+    doubled: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    for function, runs in ((doubled, "program"), (lambda x: doubled(doubled(x)), "composed")):
+        outcome = check(operator(function), torch.float32, lambda text: None)
+        assert (outcome.runs, outcome.faults, outcome.on_cpu) == (runs, [], {})
 
 
 def test_random_numbers_are_not_compared_but_their_form_is() -> None:
