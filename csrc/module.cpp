@@ -11,6 +11,7 @@
 #include "driver.h"
 #include "generator.h"
 #include "hooks.h"
+#include "profiler.h"
 #include "shield.h"
 #include "versions.h"
 
@@ -42,6 +43,7 @@ PyObject* install(PyObject*, PyObject* object) {
   install_driver(object);
   register_allocators();
   register_hooks();
+  register_profiler();
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -137,6 +139,8 @@ PyObject* generator_reserve(PyObject*, PyObject* const* arguments, Py_ssize_t co
   END_HANDLE_TH_ERRORS
 }
 
+PyObject* correlation_id_(PyObject*, PyObject*) { return PyLong_FromLongLong(correlation_id()); }
+
 PyObject* shield(PyObject*, PyObject* callable) {
   HANDLE_TH_ERRORS
   return make_shield(callable);
@@ -162,6 +166,7 @@ PyMethodDef methods[] = {
     {"exchange_stream", fast(exchange_stream_), METH_FASTCALL, nullptr},
     {"default_generator", default_generator_, METH_O, nullptr},
     {"generator_reserve", fast(generator_reserve), METH_FASTCALL, nullptr},
+    {"correlation_id", correlation_id_, METH_NOARGS, nullptr},
     {"shield", shield, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

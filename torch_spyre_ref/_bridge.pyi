@@ -76,3 +76,9 @@ def default_generator(index: int, /) -> torch.Generator:
 
 def generator_reserve(generator: torch.Generator, count: int, /) -> tuple[int, int]:
     """Take ``count`` from a card's generator, at once: its seed, and its offset before."""
+
+def correlation_id() -> int:
+    """The id that torch.profiler gave the innermost op that this thread is in.
+
+    0 outside any op, and while no session of torch.profiler records the cards.
+    """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ class Backend:
         self._runtime: Runtime | None = None
         self._lock = threading.Lock()
         self._programs: dict[int, Programs] = {}
+        self._waiting: list[Callable[[Runtime], None]] = []
 
     @cached_property
     def settings(self) -> Settings:
@@ -75,11 +77,25 @@ class Backend:
             self._programs.setdefault(device, Programs(self, device, self.parts.job))
         return self._programs[device]
 
+    def when_started(self, tell: Callable[[Runtime], None]) -> None:
+        """Call ``tell`` with the runtime: now, or when the cards start, before anything happens."""
+        with self._lock:
+            if self._runtime is None:
+                self._waiting.append(tell)
+                return
+        tell(self.runtime)
+
+    def forget(self, tell: Callable[[Runtime], None]) -> None:
+        """Do not call ``tell`` when the cards start."""
+        with self._lock:
+            if tell in self._waiting:
+                self._waiting.remove(tell)
+
     def _start(self) -> Runtime:
         with self._lock:
             if self._runtime is None:
                 settings = self.settings
-                self._runtime = Runtime(
+                runtime = Runtime(
                     devices=settings.devices,
                     mode=settings.mode,
                     memory=settings.memory,
@@ -87,6 +103,9 @@ class Backend:
                     sanitize=settings.sanitize,
                     region_table=self.parts.region_table,
                 )
+                while self._waiting:
+                    self._waiting.pop()(runtime)
+                self._runtime = runtime
             return self._runtime
 
     def after_fork(self) -> None:

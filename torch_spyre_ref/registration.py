@@ -29,6 +29,8 @@ from torch_spyre_ref.aten import fallback, kernels  # noqa: E402
 from torch_spyre_ref.memory import api as memory_api  # noqa: E402
 from torch_spyre_ref.memory.driver import MemoryDriver, open_memory  # noqa: E402
 from torch_spyre_ref.parts import Parts  # noqa: E402
+from torch_spyre_ref.profiler import api as profiler_api  # noqa: E402
+from torch_spyre_ref.profiler.driver import TraceDriver  # noqa: E402
 
 _lock = threading.Lock()
 _library: list[torch.library.Library] = []
@@ -74,6 +76,7 @@ def _install(parts: Parts) -> None:
         streams.StreamDriver(new),
         new.memory,
         kernels.KernelDriver(),
+        TraceDriver(new),
     ):
         for name in dir(role):
             if not name.startswith("_"):
@@ -91,6 +94,7 @@ def _tell_torch() -> None:
         *fallback.EXPORTS,
         *streams.EXPORTS,
         *sanitizer.EXPORTS,
+        *profiler_api.EXPORTS,
     )
     module = device.publish(functions)
     setattr(module, "__getattr__", _computed_attribute)  # noqa: B010 (mypy knows no module method)

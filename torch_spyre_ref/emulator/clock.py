@@ -8,6 +8,7 @@ moment it ends; its effect on memory happens when a call moves the clock past th
 from __future__ import annotations
 
 import gc
+import itertools
 import signal
 import threading
 from _signal import getsignal as get_handler  # type: ignore[import-not-found]
@@ -71,6 +72,7 @@ class Clock:
     """Virtual time, the agenda of started work, and the lock around both.
 
     ``now`` is the host's place in time; while an effect happens it is the moment of the effect.
+    ``ticket()`` is the next submission number; they count from 1 over all cards and queues.
     Everything else is called by the holder of the lock only, that is inside ``with clock:``, which
 
     - takes the lock, and may be nested;
@@ -84,7 +86,9 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0
         self.interrupted = False
-        self._tickets = 0
+        # Rebound while somebody watches; nobody pays for that otherwise.
+        self.ticket: Callable[[], int] = itertools.count(1).__next__
+        self._draw = self.ticket
         self._agenda: list[tuple[int, int, int, Effect | None, Pipeline, Any]] = []
         self._contended: list[Pipeline] = []
         self._finished: list[object] = []
@@ -137,10 +141,17 @@ class Clock:
     def _hold_interrupt(self, number: int, frame: FrameType | None) -> None:
         self.interrupted = True
 
-    def ticket(self) -> int:
-        """The next submission number; they count from 1 over all cards and queues."""
-        self._tickets += 1
-        return self._tickets
+    def watch_tickets(self, watcher: Callable[[int], None] | None) -> None:
+        """Have ``watcher`` called with every submission number that is drawn from now on, on the
+        thread that draws it; there is one watcher, or None."""
+        draw = self._draw
+
+        def watched() -> int:
+            number = draw()
+            watcher(number)
+            return number
+
+        self.ticket = draw if watcher is None else watched
 
     def retire(self, finished: object) -> None:
         """Keep ``finished`` until the lock is released, then let go of it."""

@@ -1,0 +1,76 @@
+"""What ``torch.profiler`` asks for, by way of the bridge (``csrc/profiler.cpp``): traces."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+from torch_spyre_ref import _bridge, backend
+from torch_spyre_ref.emulator import Record
+from torch_spyre_ref.profiler.recorder import Recorder
+
+_TYPES = {
+    "H2D": "memcpy",
+    "D2H": "memcpy",
+    "D2D": "memcpy",
+    "Fill": "memset",
+    "HostCallback": "sync",
+    "EventSignal": "sync",
+    "EventWait": "sync",
+}
+"""Kineto's type of an operation, by kind; whatever else there is computes."""
+
+Row = tuple[int, int, str, str, str, int, int, int, int, int]
+"""Card, queue, type, name, pipeline, number, start and end, correlation id, bytes. Times are
+virtual ns since the trace began."""
+
+
+class _Trace(NamedTuple):
+    recorder: Recorder
+    ops: dict[int, int]
+
+
+class TraceDriver:
+    """Traces by handle, each with the op that was under way at every submission."""
+
+    def __init__(self, backend: backend.Backend) -> None:
+        self._backend = backend
+        self._traces: dict[int, _Trace] = {}
+        self._handles = itertools.count(1)
+
+    def start_trace(self) -> int:
+        """Record from now on; a handle for ``stop_trace``. Starts no card."""
+        ops: dict[int, int] = {}
+
+        def submitted(ticket: int) -> None:
+            op = _bridge.correlation_id()
+            if op:
+                ops[ticket] = op
+
+        handle = next(self._handles)
+        self._traces[handle] = _Trace(Recorder(self._backend, submitted), ops)
+        self._traces[handle].recorder.begin()
+        return handle
+
+    def stop_trace(self, handle: int) -> list[Row]:
+        """End a trace: what the cards did meanwhile."""
+        recorder, ops = self._traces.pop(handle)
+        recorder.finish()
+        return [
+            _row(record, recorder.start, ops.get(record.ticket, 0)) for record in recorder.records()
+        ]
+
+
+def _row(record: Record, since: int, op: int) -> Row:
+    return (
+        record.card,
+        int(record.queue.rpartition(".")[2]),
+        _TYPES.get(record.kind, "kernel"),
+        f"{record.kind} {record.label}" if record.label else record.kind,
+        record.pipeline,
+        record.ticket,
+        record.start - since,
+        record.end - since,
+        op,
+        record.nbytes,
+    )
