@@ -20,6 +20,10 @@ _TYPES = {
 }
 """Kineto's type of an operation, by kind; whatever else there is computes."""
 
+# Kineto writes a name into its JSON as it is, quotes and all, and one with a backslash, a control
+# character or a letter beyond ASCII as "unknown".
+_PLAIN = str.maketrans({'"': "'", "\\": "/", **{chr(code): " " for code in (*range(32), 127)}})
+
 Row = tuple[int, int, str, str, str, int, int, int, int, int]
 """Card, queue, type, name, pipeline, number, start and end, correlation id, bytes. Times are
 virtual ns since the trace began."""
@@ -66,7 +70,7 @@ def _row(record: Record, since: int, op: int) -> Row:
         record.card,
         int(record.queue.rpartition(".")[2]),
         _TYPES.get(record.kind, "kernel"),
-        f"{record.kind} {record.label}" if record.label else record.kind,
+        _name(record),
         record.pipeline,
         record.ticket,
         record.start - since,
@@ -74,3 +78,8 @@ def _row(record: Record, since: int, op: int) -> Row:
         op,
         record.nbytes,
     )
+
+
+def _name(record: Record) -> str:
+    name = f"{record.kind} {record.label}".rstrip().translate(_PLAIN)
+    return name.encode("ascii", "replace").decode()
