@@ -56,7 +56,7 @@ std::atomic<uint64_t> recording{0};  // the number of the session that records; 
 
 // One operation as the driver describes it; times in virtual ns since the session's start.
 struct Operation {
-  int card, queue;
+  int card, queue, failed;
   std::string type, name, pipeline;
   long long ticket, start, end, correlation, bytes;
 };
@@ -64,8 +64,8 @@ struct Operation {
 Operation operation_of(PyObject* row) {
   Operation op;
   const char *type, *name, *pipeline;
-  if (!PyArg_ParseTuple(row, "iisssLLLLL", &op.card, &op.queue, &type, &name, &pipeline, &op.ticket,
-                        &op.start, &op.end, &op.correlation, &op.bytes))
+  if (!PyArg_ParseTuple(row, "iisssLLLLLp", &op.card, &op.queue, &type, &name, &pipeline,
+                        &op.ticket, &op.start, &op.end, &op.correlation, &op.bytes, &op.failed))
     throw_pending_error();
   op.type = type;
   op.name = name;
@@ -189,6 +189,7 @@ class Session final : public libkineto::IActivityProfilerSession {
     activity.addMetadata("stream", op.queue);
     activity.addMetadataQuoted("pipeline", op.pipeline);
     activity.addMetadata("bytes", op.bytes);
+    if (op.failed) activity.addMetadata("failed", 1);
   }
 
   static libkineto::DeviceInfo row_of(int card) {

@@ -144,14 +144,16 @@ class Clock:
     def watch_tickets(self, watcher: Callable[[int], None] | None) -> None:
         """Have ``watcher`` called with every submission number that is drawn from now on, on the
         thread that draws it; there is one watcher, or None."""
-        draw = self._draw
+        self.ticket = draw = self._draw
+        if watcher is None:
+            return
 
         def watched() -> int:
             number = draw()
             watcher(number)
             return number
 
-        self.ticket = draw if watcher is None else watched
+        self.ticket = watched
 
     def retire(self, finished: object) -> None:
         """Keep ``finished`` until the lock is released, then let go of it."""

@@ -39,14 +39,14 @@ class OperationUse(NamedTuple):
     queue: str
     kind: str
     label: str
-    count: int
+    operations: int
     failed: int
     total: int
 
     @property
     def mean(self) -> float:
         """Virtual ns from start to end of one operation."""
-        return self.total / self.count
+        return self.total / self.operations
 
 
 def pipeline_use(records: Iterable[Record], start: int, end: int) -> list[PipelineUse]:

@@ -28,8 +28,8 @@ _SHOWN = 2000
 class profiler:  # noqa: N801 (a context manager, as torch's own are)
     """``with torch.spyre.profiler() as prof:`` records what all cards do in the block.
 
-    ``print(prof)`` shows a table, a notebook a figure, and ``prof.export_chrome_trace(path)`` writes
-    a file for Perfetto. All times are virtual nanoseconds.
+    ``print(prof)`` shows a table, a notebook draws a figure, and ``prof.export_chrome_trace(path)``
+    writes a file for Perfetto. All times are virtual nanoseconds.
 
     Entry and exit wait until the cards are idle, so that whatever the block enqueued is recorded
     to its end, failed operations too, also when the block raises; errors of a queue stay where

@@ -24,9 +24,9 @@ _TYPES = {
 # character or a letter beyond ASCII as "unknown".
 _PLAIN = str.maketrans({'"': "'", "\\": "/", **{chr(code): " " for code in (*range(32), 127)}})
 
-Row = tuple[int, int, str, str, str, int, int, int, int, int]
-"""Card, queue, type, name, pipeline, number, start and end, correlation id, bytes. Times are
-virtual ns since the trace began."""
+Row = tuple[int, int, str, str, str, int, int, int, int, int, bool]
+"""Card, queue, type, name, pipeline, number, start and end, correlation id, bytes, and whether it
+failed. Times are virtual ns since the trace began."""
 
 
 class _Trace(NamedTuple):
@@ -77,6 +77,7 @@ def _row(record: Record, since: int, op: int) -> Row:
         record.end - since,
         op,
         record.nbytes,
+        record.failed,
     )
 
 

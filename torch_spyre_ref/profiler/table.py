@@ -22,7 +22,7 @@ def profile_text(
     duration: int,
 ) -> str:
     """The table of a profile: pipelines, overlap, and operations by queue, kind and label."""
-    count = sum(use.count for use in operations)
+    count = sum(use.operations for use in operations)
     failed = sum(use.failed for use in operations)
     words = f"{_counted(count, 'operation')} in {time_text(duration)} of virtual time"
     head = f"{words}, {failed} failed" if failed else words
@@ -54,7 +54,7 @@ def _pipeline_row(use: PipelineUse) -> tuple[str, ...]:
 
 
 def _operation_row(use: OperationUse) -> tuple[str, ...]:
-    count = f"{use.count}, {use.failed} failed" if use.failed else str(use.count)
+    count = f"{use.operations}, {use.failed} failed" if use.failed else str(use.operations)
     return use.queue, use.kind, use.label, count, time_text(use.total), time_text(use.mean)
 
 
