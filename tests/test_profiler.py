@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -200,6 +201,19 @@ def test_more_operations_than_the_timeline_keeps_are_all_there(
     assert len(runtime.timeline) < count
     assert len(prof.operations) == count
     assert prof.kinds == [OperationUse(queue.name, "Compute", "", count, 0, count)]
+
+
+def test_a_record_takes_about_300_bytes(queue: Queue) -> None:
+    prepared = queue.prepare(idle(1))
+    with torch.spyre.profiler():
+        queue.submit_prepared([prepared] * 1000)
+    tracemalloc.start()
+    with torch.spyre.profiler() as prof:
+        queue.submit_prepared([prepared] * 10_000)
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(prof.operations) == 10_000
+    assert 200 < taken / 10_000 < 400
 
 
 def test_when_nobody_looks_nothing_is_in_the_way(runtime: Runtime, queue: Queue) -> None:
