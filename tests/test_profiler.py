@@ -208,7 +208,7 @@ def test_a_record_takes_about_300_bytes() -> None:
         torch.ones(1000).to("spyre")
     row = tuple(prof.operations[-1])
     own = [sys.getsizeof(value) for value in row if isinstance(value, int) and value > 256]
-    assert 250 < sys.getsizeof(row) + sum(own) < 350
+    assert 200 < sys.getsizeof(row) + sum(own) < 350
 
 
 def test_when_nobody_looks_nothing_is_in_the_way(runtime: Runtime, queue: Queue) -> None:
