@@ -18,6 +18,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,16 +58,18 @@ std::atomic<uint64_t> recording{0};  // the number of the session that records; 
 // One operation as the driver describes it; times in virtual ns since the session's start.
 struct Operation {
   int card, queue, failed;
-  std::string type, name, pipeline;
+  std::string queue_name, type, name, pipeline;
   long long ticket, start, end, correlation, bytes;
 };
 
 Operation operation_of(PyObject* row) {
   Operation op;
-  const char *type, *name, *pipeline;
-  if (!PyArg_ParseTuple(row, "iisssLLLLLp", &op.card, &op.queue, &type, &name, &pipeline,
-                        &op.ticket, &op.start, &op.end, &op.correlation, &op.bytes, &op.failed))
+  const char *queue_name, *type, *name, *pipeline;
+  if (!PyArg_ParseTuple(row, "iissssLLLLLp", &op.card, &op.queue, &queue_name, &type, &name,
+                        &pipeline, &op.ticket, &op.start, &op.end, &op.correlation, &op.bytes,
+                        &op.failed))
     throw_pending_error();
+  op.queue_name = queue_name;
   op.type = type;
   op.name = name;
   op.pipeline = pipeline;
@@ -124,23 +127,23 @@ class Session final : public libkineto::IActivityProfilerSession {
       fill(activity, op);
       if (op.correlation && op_by_id) activity.linked = op_by_id(op.correlation);
       activity.log(logger);
-      queues_.insert({op.card, op.queue});
+      queues_.insert({{op.card, op.queue}, op.queue_name});
     }
     operations_.clear();
-    for (const auto& [card, queue] : queues_) {
-      if (card != queues_.begin()->first) logger.handleDeviceInfo(row_of(card), start);
-    }
+    // Kineto asks for one card below; the others are said here.
+    for (const int card : cards())
+      if (card != *cards().begin()) logger.handleDeviceInfo(row_of(card), start);
   }
 
   std::unique_ptr<libkineto::DeviceInfo> getDeviceInfo() override {
     if (queues_.empty()) return nullptr;
-    return std::make_unique<libkineto::DeviceInfo>(row_of(queues_.begin()->first));
+    return std::make_unique<libkineto::DeviceInfo>(row_of(*cards().begin()));
   }
 
   std::vector<libkineto::ResourceInfo> getResourceInfos() override {
     std::vector<libkineto::ResourceInfo> result;
-    for (const auto& [card, queue] : queues_)
-      result.push_back({queue, queue, card, c10::str("queue ", card, ".", queue)});
+    for (const auto& [place, name] : queues_)
+      result.push_back({place.second, place.second, place.first, "queue " + name});
     return result;
   }
 
@@ -192,6 +195,12 @@ class Session final : public libkineto::IActivityProfilerSession {
     if (op.failed) activity.addMetadata("failed", 1);
   }
 
+  std::set<int> cards() const {
+    std::set<int> result;
+    for (const auto& queue : queues_) result.insert(queue.first.first);
+    return result;
+  }
+
   static libkineto::DeviceInfo row_of(int card) {
     const auto name = c10::get_privateuse1_backend();
     return {card, card + libkineto::kExceedMaxPid, name,
@@ -202,7 +211,7 @@ class Session final : public libkineto::IActivityProfilerSession {
   const Driver* driver_ = nullptr;
   int64_t trace_ = 0, started_ = 0;
   std::vector<Operation> operations_;
-  std::set<std::pair<int, int>> queues_;
+  std::map<std::pair<int, int>, std::string> queues_;  // card and number: name
   std::unique_ptr<libkineto::CpuTraceBuffer> buffer_;
   std::vector<std::string> errors_;
 };

@@ -325,14 +325,16 @@ def test_operations_are_counted_by_queue_kind_and_label() -> None:
         record("compute", 10, 40, label="mul", queue=10, failed=True),
         record("compute", 0, 50, label="add", queue=10),
         record("h2d", 0, 5, kind="H2D", queue=2),
+        record("h2d", 0, 6, kind="H2D", queue=2)._replace(queue="0.2 preparation"),
     ]
     uses = operation_use(records)
     assert uses == [
         OperationUse("0.2", "H2D", "", 1, 0, 5),
+        OperationUse("0.2 preparation", "H2D", "", 1, 0, 6),
         OperationUse("0.10", "Compute", "add", 1, 0, 50),
         OperationUse("0.10", "Compute", "mul", 2, 1, 40),
     ]
-    assert uses[2].mean == 20
+    assert uses[3].mean == 20
 
 
 # How it looks

@@ -6,6 +6,7 @@ signals and waits need no pipeline of the card and count for neither.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -80,26 +81,19 @@ def overlap(records: Iterable[Record], start: int, end: int) -> dict[int, int]:
 
 def operation_use(records: Iterable[Record]) -> list[OperationUse]:
     """Operations by queue, kind and label; in each queue what took longest comes first."""
-    groups: dict[tuple[int, str, str, str], list[Record]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[Record]] = defaultdict(list)
     for record in records:
-        groups[record.card, record.queue, record.kind, record.label].append(record)
+        groups[record.queue, record.kind, record.label].append(record)
     uses = [
-        (
-            card,
-            int(queue.rpartition(".")[2]),
-            OperationUse(
-                queue,
-                kind,
-                label,
-                len(same),
-                sum(record.failed for record in same),
-                sum(record.end - record.start for record in same),
-            ),
+        OperationUse(
+            *name,
+            len(same),
+            sum(record.failed for record in same),
+            sum(record.end - record.start for record in same),
         )
-        for (card, queue, kind, label), same in groups.items()
+        for name, same in groups.items()
     ]
-    uses.sort(key=lambda use: (use[0], use[1], -use[2].total, use[2].kind, use[2].label))
-    return [use for _, _, use in uses]
+    return sorted(uses, key=lambda use: (_place(use.queue), -use.total, use.kind, use.label))
 
 
 def covered(spans: Iterable[Span], depth: int = 1) -> int:
@@ -125,6 +119,11 @@ def union(spans: Iterable[Span]) -> list[Span]:
                 start = whole.pop()[0]
             whole.append((start, at))
     return whole
+
+
+def _place(queue: str) -> tuple[list[int], str]:
+    """Queues by the numbers in their names, so that 0.2 comes before 0.10."""
+    return [int(number) for number in re.findall(r"\d+", queue)], queue
 
 
 def _edges(spans: Iterable[Span]) -> list[tuple[int, int]]:

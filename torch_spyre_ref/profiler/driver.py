@@ -24,9 +24,9 @@ _TYPES = {
 # character or a letter beyond ASCII as "unknown".
 _PLAIN = str.maketrans({'"': "'", "\\": "/", **{chr(code): " " for code in (*range(32), 127)}})
 
-Row = tuple[int, int, str, str, str, int, int, int, int, int, bool]
-"""Card, queue, type, name, pipeline, number, start and end, correlation id, bytes, and whether it
-failed. Times are virtual ns since the trace began."""
+Row = tuple[int, int, str, str, str, str, int, int, int, int, int, bool]
+"""Card, number and name of the queue, type, name, pipeline, ticket, start and end, correlation id,
+bytes, and whether it failed. Times are virtual ns since the trace began."""
 
 
 class _Trace(NamedTuple):
@@ -60,15 +60,27 @@ class TraceDriver:
         """End a trace: what the cards did meanwhile."""
         recorder, ops = self._traces.pop(handle)
         recorder.finish()
-        return [
-            _row(record, recorder.start, ops.get(record.ticket, 0)) for record in recorder.records()
-        ]
+        records, since = recorder.records(), recorder.start
+        queues = [self._numbers(card) for card in range(self._backend.settings.devices)]
+        rows = []
+        for record in records:
+            number = queues[record.card].setdefault(record.queue, len(queues[record.card]))
+            rows.append(_row(record, number, since, ops.get(record.ticket, 0)))
+        return rows
+
+    def _numbers(self, card: int) -> dict[str, int]:
+        """The queues of a card by name; the number of one is its place."""
+        if not self._backend.started:
+            return {}
+        queues = self._backend.runtime.cards[card].queues
+        return {queue.name: number for number, queue in enumerate(queues)}
 
 
-def _row(record: Record, since: int, op: int) -> Row:
+def _row(record: Record, number: int, since: int, op: int) -> Row:
     return (
         record.card,
-        int(record.queue.rpartition(".")[2]),
+        number,
+        record.queue,
         _TYPES.get(record.kind, "kernel"),
         _name(record),
         record.pipeline,
