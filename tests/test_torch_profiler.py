@@ -222,6 +222,20 @@ def test_what_failed_is_in_the_trace(tmp_path: Path, queue: Queue) -> None:
         queue.synchronize()
 
 
+def test_after_an_error_of_the_current_card_the_session_can_be_stopped(runtime: Runtime) -> None:
+    def fail(memory: object) -> None:
+        raise RuntimeError("a fuse blew")
+
+    with pytest.raises(RuntimeError, match="a fuse blew"), profile(activities=BOTH) as prof:
+        runtime.cards[0].default_queue.submit(Compute(100, fail))
+    prof.stop()
+    torch.spyre.reset(0)
+    assert [e.name for e in on_card(prof)] == ["Compute"]
+    with profile(activities=BOTH) as prof:
+        torch.ones(8).to("spyre")
+    assert [e.name for e in on_card(prof)] == ["Fill poison", "H2D"]
+
+
 def test_when_no_session_records_nothing_is_in_the_way(runtime: Runtime) -> None:
     append, ticket = runtime.timeline.append, runtime.clock.ticket
     with profile(activities=BOTH):

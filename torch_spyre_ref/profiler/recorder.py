@@ -18,7 +18,8 @@ class Recorder:
     virtual time 0. ``submitted`` is called with the number of every operation that is enqueued
     meanwhile, on the thread that enqueues it; only one recorder may ask for that.
 
-    What is kept has no limit: about 300 bytes an operation.
+    These are the cards of one backend: what other parts do, when some are registered meanwhile, is
+    not seen. What is kept has no limit: about 300 bytes an operation.
     """
 
     def __init__(
