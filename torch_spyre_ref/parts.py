@@ -9,6 +9,8 @@ from torch_spyre_ref.allocator import Allocator, CardMemory, Space
 from torch_spyre_ref.device import DeviceDriver
 from torch_spyre_ref.emulator.regions import RegionTable
 from torch_spyre_ref.launch import Job
+from torch_spyre_ref.streams import EventDriver, StreamDriver
+from torch_spyre_ref.submission import OneQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +23,6 @@ class Parts:
     space: type[Any] = Space
     region_table: type[Any] = RegionTable
     job: type[Any] = Job
+    submission: type[Any] = OneQueue
+    stream_driver: type[Any] = StreamDriver
+    event_driver: type[Any] = EventDriver

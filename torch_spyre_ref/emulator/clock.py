@@ -13,7 +13,9 @@ import threading
 from _signal import getsignal as get_handler  # type: ignore[import-not-found]
 from _signal import signal as set_handler
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heappop
+from itertools import count
+from threading import get_ident
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +73,7 @@ class Clock:
     """Virtual time, the agenda of started work, and the lock around both.
 
     ``now`` is the host's place in time; while an effect happens it is the moment of the effect.
+    ``agenda`` is a heap of started work: its end, ticket, start, effect, pipeline and token.
     Everything else is called by the holder of the lock only, that is inside ``with clock:``, which
 
     - takes the lock, and may be nested;
@@ -84,8 +87,7 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0
         self.interrupted = False
-        self._tickets = 0
-        self._agenda: list[tuple[int, int, int, Effect | None, Pipeline, Any]] = []
+        self.agenda: list[tuple[int, int, int, Effect | None, Pipeline, Any]] = []
         self._contended: list[Pipeline] = []
         self._finished: list[object] = []
         self._lock = threading.RLock()
@@ -93,9 +95,14 @@ class Clock:
         self._depth = 0
         self._in_effect = False
         self._handler: Any = None
+        self._hold = self._hold_interrupt  # bound once, as entering is what every call pays
+        self.retire = self._finished.append
+        """Keeps what it is given until the lock is released, then lets go of it."""
+        self.ticket = count(1).__next__
+        """The next submission number; they count from 1 over all cards and queues."""
 
     def __enter__(self) -> None:
-        thread = threading.get_ident()
+        thread = get_ident()
         if self._holder == thread:
             if self._in_effect:
                 raise RuntimeError(
@@ -106,7 +113,7 @@ class Clock:
             return
         handler = None
         if thread == _MAIN and get_handler(_SIGINT) is not None:
-            handler = set_handler(_SIGINT, self._hold_interrupt)
+            handler = set_handler(_SIGINT, self._hold)
         self._lock.acquire()
         self._holder, self._handler = thread, handler
         COLLECTION_PAUSE.__enter__()
@@ -120,14 +127,12 @@ class Clock:
         if self._depth:
             self._depth -= 1
             return
-        finished, handler = self._finished, self._handler
-        if finished:
-            self._finished = []
+        finished, handler = self._finished[:], self._handler
+        self._finished.clear()
         self._holder = None
         COLLECTION_PAUSE.__exit__()
         self._lock.release()
-        if finished:
-            finished.clear()
+        finished.clear()
         if handler is not None:
             set_handler(_SIGINT, handler)
             if self.interrupted:
@@ -137,29 +142,6 @@ class Clock:
     def _hold_interrupt(self, number: int, frame: FrameType | None) -> None:
         self.interrupted = True
 
-    def ticket(self) -> int:
-        """The next submission number; they count from 1 over all cards and queues."""
-        self._tickets += 1
-        return self._tickets
-
-    def retire(self, finished: object) -> None:
-        """Keep ``finished`` until the lock is released, then let go of it."""
-        self._finished.append(finished)
-
-    def schedule(
-        self, duration: Duration, ticket: int, effect: Effect | None, pipeline: Pipeline, token: Any
-    ) -> None:
-        """Put work that starts now in the agenda."""
-        if not isinstance(duration, int):
-            duration = duration()
-        heappush(self._agenda, (self.now + duration, ticket, self.now, effect, pipeline, token))
-
-    @property
-    def instant_goes_on(self) -> bool:
-        """Whether something else ends at this very moment."""
-        agenda = self._agenda
-        return bool(agenda) and agenda[0][0] == self.now
-
     def contend(self, pipeline: Pipeline) -> None:
         """Have ``pipeline`` handed over when this instant is over."""
         self._contended.append(pipeline)
@@ -167,7 +149,7 @@ class Clock:
     # --8<-- [start:advance]
     def advance(self, until: int) -> None:
         """Let everything happen that is due by ``until``, then make that the time."""
-        agenda = self._agenda
+        agenda = self.agenda
         while agenda and agenda[0][0] <= until:
             self.step()
         self.now = until
@@ -176,7 +158,8 @@ class Clock:
 
     def step(self) -> None:
         """Let the next thing happen, and make its moment the time."""
-        end, _, start, effect, pipeline, token = heappop(self._agenda)
+        agenda = self.agenda
+        end, _, start, effect, pipeline, token = heappop(agenda)
         self.now = end
         error = None
         if effect is not None:
@@ -187,7 +170,7 @@ class Clock:
                 error = failure
             self._in_effect = False
         pipeline.end(token, start, error)
-        if self._contended and not self.instant_goes_on:
+        if self._contended and not (agenda and agenda[0][0] == end):
             contended, self._contended = self._contended, []
             for pipeline in contended:
                 pipeline.hand_over()
