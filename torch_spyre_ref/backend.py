@@ -90,6 +90,7 @@ class Backend:
                     domains=settings.domains,
                     sanitize=settings.sanitize,
                     region_table=self.parts.region_table,
+                    fetch_unit=self.parts.fetch_unit,
                 )
             return self._runtime
 

@@ -1,21 +1,15 @@
-"""Prepare a program once, launch it often: addresses are known only when it is launched.
+# Produced by chapters/03_launch.py: edit it there, then run `make tangle`.
+"""A program learns where its tensors are when it is launched.
 
-A program on a card has one allocation of its own::
-
-    [ correction slot 1 | correction slot 0 | program binary | memory of the job's own ]
-
-A launch fills the next slot with where its arguments lie, how large they are, and its scalars: a
-host callback packs it, a transfer brings it to the slot, and the card patches the program from it
+Programs are compiled ahead of time, and only a launch knows where its tensors lie. So a program is
+prepared once, with its addresses left open, and launched often: a launch packs what was open into
+a correction slot, a transfer brings the slot to the card, and the card patches the program from it
 as it fetches the two. Nothing of a caller is ever in the program.
 """
-
-from __future__ import annotations
 
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -25,143 +19,62 @@ from torch_spyre_ref import _bridge, backend
 from torch_spyre_ref.allocator import Allocation
 from torch_spyre_ref.aten.copies import device_range
 from torch_spyre_ref.device import index_of
-from torch_spyre_ref.emulator.pages import Bytes
 from torch_spyre_ref.emulator.program import pack_address
 from torch_spyre_ref.emulator.program.slot import slot_end
 from torch_spyre_ref.jobs.aliasing import refuse_overlap
 from torch_spyre_ref.jobs.arguments import Arguments, Binding
+from torch_spyre_ref.jobs.lanes import Lane
 from torch_spyre_ref.jobs.memory import JobMemory
-from torch_spyre_ref.runtime import (
-    D2H,
-    H2D,
-    DeviceRange,
-    Execute,
-    Fill,
-    HostCallback,
-    Prepared,
-    Queue,
-)
-from torch_spyre_ref.runtime.lowering import again, rerun
-from torch_spyre_ref.spyrecode import (
-    Artifact,
-    ComputeOnDevice,
-    ComputeOnHost,
-    DataTransfer,
-    LaunchSpec,
-    read_artifact,
-)
+from torch_spyre_ref.runtime import H2D, Fill, Queue
+from torch_spyre_ref.spyrecode import Artifact, LaunchSpec, read_artifact
 from torch_spyre_ref.submission import BoundLaunch, Slot, transfer
 
-if TYPE_CHECKING:
-    from torch_spyre_ref.jobs.programs import Programs
 
-SLOTS: Final = 2
+# Pack a correction slot
+class Packer:
+    """Where everything goes in the correction slot: addresses in front, then numbers."""
 
-
-# Make the operations of a launch once
-class Patch:
-    """The step that packs a launch's correction slot into a staging buffer, on the host."""
-
-    def __init__(self, queue: Queue, buffer: Bytes) -> None:
-        self._view = buffer.data
-        self._callback = queue.prepare(HostCallback(self._write))
-
-    def bind(self, patch: bytes, changes: dict[str, Any]) -> Prepared:
-        """The callback of one launch: what it writes is fixed as it is submitted."""
-        return again(*self._callback, partial(self._write, patch))
-
-    def _write(self, patch: bytes = b"") -> None:
-        self._view[:] = patch
-
-
-class Run:
-    """The step that runs the program, which the card fetches anew each time."""
-
-    def __init__(self, queue: Queue, operation: Execute) -> None:
-        self._prepare, self._run = queue.prepare, queue.prepare(operation)
-        self._execute = operation
-
-    def bind(self, patch: bytes, changes: dict[str, Any]) -> Prepared:
-        """The run of one launch; ``changes`` are fields of its ``Execute``."""
-        if changes:
-            return self._prepare(replace(self._execute, **changes))
-        return rerun(*self._run)
-
-
-def preparation_steps(artifact: Artifact) -> int:
-    """How many steps of a launch, from its first on, touch nothing but its correction slot."""
-    binary = artifact.binary.dev_ptr
-    for index, step in enumerate(artifact.execution):
-        is_patch = isinstance(step, DataTransfer) and step.dirn == "H2D" and step.dev_ptr < binary
-        if not (isinstance(step, ComputeOnHost) or is_patch):
-            return index
-    return len(artifact.execution)
-
-
-class Lane:
-    """All that launches through one slot enqueue, with staging buffers of their own.
-
-    Whoever launches next on the same queue may use them: a callback fills them in queue order. On
-    another queue they may be used when the last launch through here is over.
-    """
-
-    def __init__(self, job: Job, memory: JobMemory, slot: int, queue: Queue) -> None:
-        self.queue, self.ticket = queue, 0
-        self._job, self._memory, self._slot = job.artifact, memory, slot
-        self._shift = job.shift
-        self._staging = job.programs.staging
-        self._buffers: dict[int, Bytes] = {}
-        steps = [self._step(step, queue) for step in job.artifact.execution]
-        first = preparation_steps(job.artifact)
-        self._preparation, self._compute = steps[:first], steps[first:]
-
-    def is_free(self, queue: Queue) -> bool:
-        """Whether a launch on ``queue`` may use it."""
-        return self.queue is queue or self.queue.is_over(self.ticket)
-
-    def bind(
-        self, patch: bytes, changes: dict[str, Any]
-    ) -> tuple[Sequence[Prepared], Sequence[Prepared]]:
-        """Preparation and compute of one launch; ``changes`` are fields of its ``Execute``."""
-        return (
-            [s if isinstance(s, tuple) else s.bind(patch, changes) for s in self._preparation],
-            [s if isinstance(s, tuple) else s.bind(patch, changes) for s in self._compute],
+    def __init__(self, spec: LaunchSpec) -> None:
+        self._spec = spec
+        symbols = sorted(spec.symbols, key=lambda symbol: symbol.offset)
+        self._addresses = [s.index for s in symbols if s.kind == "address"]
+        self._numbers = [(s.kind == "scalar", s.index) for s in symbols if s.kind != "address"]
+        letters = "".join(
+            "d" if is_scalar and spec.scalars[index].type == "float" else "q"
+            for is_scalar, index in self._numbers
         )
+        padding = spec.correction_size - slot_end(len(self._addresses), len(letters))
+        self._tail = struct.Struct(f"<{letters}{padding}x")
 
-    def _step(
-        self, step: ComputeOnHost | DataTransfer | ComputeOnDevice, queue: Queue
-    ) -> Prepared | Patch | Run:
-        """A transfer is the same every time; the others await what a launch brings."""
-        match step:
-            case ComputeOnHost(handle, size):
-                return Patch(queue, self._buffer(handle, size))
-            case DataTransfer("H2D", handle, start, size):
-                return queue.prepare(H2D(self._buffer(handle, size), self._range(start, size)))
-            case DataTransfer(_, handle, start, size):
-                return queue.prepare(D2H(self._range(start, size), self._buffer(handle, size)))
-        binary, size = self._job.binary.size, self._job.spec.correction_size
-        operation = Execute(
-            self._range(step.job_bin_ptr, binary),
-            self._range(step.correction_ptr, size) if size else None,
-            memory=self._memory.behind(step.memory_ptr + self._shift),
-            owner=self._memory,
-        )
-        return Run(queue, operation)
+    def pack(
+        self,
+        args: Sequence[torch.Tensor],
+        scalars: Sequence[int | float],
+        binding: Binding,
+        nowhere: Allocation,
+    ) -> bytes:
+        """The slot of a launch. Arguments without elements lie ``nowhere``, which must exist.
 
-    def _buffer(self, handle: int, size: int) -> Bytes:
-        if handle not in self._buffers or self._buffers[handle].size < size:
-            self._buffers[handle] = self._staging.take(size)
-        return self._buffers[handle][:size]
-
-    def _range(self, start: int, size: int) -> DeviceRange:
-        """Bytes of the artifact's plan; in front of the binary there is one slot for each lane."""
-        binary = self._job.binary.dev_ptr
-        back = self._slot * binary if start < binary else 0
-        return self._memory.at(start + self._shift - back, size)
+        Raises :class:`LaunchMismatchError` for arguments that overlap where they must not.
+        """
+        parts, owners = [], set()
+        for index in self._addresses:
+            owner, address = _bridge.locate(args[index])
+            if owner is None:
+                if not binding.empty[index]:
+                    device_range(args[index])  # raises: the storage was resized away
+                owner, address = nowhere, nowhere.address
+            owners.add(owner)
+            parts.append(pack_address(owner.composite, address - owner.address))
+        if len(owners) < len(parts):
+            refuse_overlap(self._spec, args)
+        numbers = [scalars[i] if is_scalar else binding.sizes[i] for is_scalar, i in self._numbers]
+        parts.append(self._tail.pack(*numbers))
+        return b"".join(parts)
 
 
-# Bring a program to the card
-def load(job: Job, memory: JobMemory) -> int:
+# Load a program
+def load(job: "Job", memory: JobMemory) -> int:
     """Write a job's binary to its memory; the ticket of the transfer, which is over."""
     binary, queue = job.artifact.binary, job.backend.queue(job.device)
     first = binary.dev_ptr + job.shift
@@ -175,10 +88,14 @@ def load(job: Job, memory: JobMemory) -> int:
 
 
 # Keep a program on the card
+if TYPE_CHECKING:
+    from torch_spyre_ref.jobs.programs import Programs
+
+
 class Job:
     """A program on one card, with its correction slots; on the card only when it is needed."""
 
-    def __init__(self, programs: Programs, artifact: Artifact, slots: int) -> None:
+    def __init__(self, programs: "Programs", artifact: Artifact, slots: int) -> None:
         self.programs, self.artifact, self.slots = programs, artifact, slots
         self.backend, self.device = programs.backend, programs.device
         self.shift = (slots - 1) * artifact.binary.dev_ptr
@@ -235,49 +152,7 @@ class Job:
         return lanes[-1]
 
 
-# Pack a correction slot
-class Packer:
-    """Where everything goes in the correction slot: addresses in front, then numbers."""
-
-    def __init__(self, spec: LaunchSpec) -> None:
-        self._spec = spec
-        symbols = sorted(spec.symbols, key=lambda symbol: symbol.offset)
-        self._addresses = [s.index for s in symbols if s.kind == "address"]
-        self._numbers = [(s.kind == "scalar", s.index) for s in symbols if s.kind != "address"]
-        letters = "".join(
-            "d" if is_scalar and spec.scalars[index].type == "float" else "q"
-            for is_scalar, index in self._numbers
-        )
-        padding = spec.correction_size - slot_end(len(self._addresses), len(letters))
-        self._tail = struct.Struct(f"<{letters}{padding}x")
-
-    def pack(
-        self,
-        args: Sequence[torch.Tensor],
-        scalars: Sequence[int | float],
-        binding: Binding,
-        nowhere: Allocation,
-    ) -> bytes:
-        """The slot of a launch. Arguments without elements lie ``nowhere``, which must exist.
-
-        Raises :class:`LaunchMismatchError` for arguments that overlap where they must not.
-        """
-        parts, owners = [], set()
-        for index in self._addresses:
-            owner, address = _bridge.locate(args[index])
-            if owner is None:
-                if not binding.empty[index]:
-                    device_range(args[index])  # raises: the storage was resized away
-                owner, address = nowhere, nowhere.address
-            owners.add(owner)
-            parts.append(pack_address(owner.composite, address - owner.address))
-        if len(owners) < len(parts):
-            refuse_overlap(self._spec, args)
-        numbers = [scalars[i] if is_scalar else binding.sizes[i] for is_scalar, i in self._numbers]
-        parts.append(self._tail.pack(*numbers))
-        return b"".join(parts)
-
-
+# Plan the launches of a program
 class JobPlan:
     """A program on one card, to be launched on any arguments that its launch spec allows."""
 
@@ -294,7 +169,10 @@ class JobPlan:
         return f"JobPlan({self.job.artifact.name!r} on spyre:{self.device}: {self.spec})"
 
 
-# Prepare and launch
+# Prepare a program
+SLOTS: Final = 2
+
+
 def prepare_kernel(
     directory: str | os.PathLike[str],
     device: torch.device | int | str | None = None,
@@ -319,6 +197,7 @@ def prepare_kernel(
     return JobPlan(programs.job(read_artifact(directory), slots))
 
 
+# Launch a program
 def launch_jobplan(
     plan: JobPlan,
     args: Sequence[torch.Tensor],

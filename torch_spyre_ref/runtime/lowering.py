@@ -84,7 +84,7 @@ def rerun(operation: Operation, work: Work) -> Prepared:
     """The run of a program once more: it is fetched anew."""
     before = work.dispatch
     assert before is not None
-    now = Dispatch(before.unit, before.source, before.barrier)
+    now = before.unit.dispatch(before.source, before.barrier)
     return operation, new(
         Work, (work.pipeline, now.start, now.finish, 0, 0, None, None, False, now)
     )
@@ -136,7 +136,7 @@ def _compute(card: Card, _: PinnedMemory, operation: Compute) -> Work:
 
 def _execute(card: Card, _: PinnedMemory, operation: Execute) -> Work:
     source = Source(operation.program, operation.slot, operation.memory)
-    dispatch = Dispatch(card.fetch, source, operation.barrier)
+    dispatch = card.fetch.dispatch(source, operation.barrier)
     return Work(card.pipelines.compute, dispatch.start, dispatch.finish, dispatch=dispatch)
 
 

@@ -8,6 +8,7 @@ from typing import get_args
 
 from torch_spyre_ref.emulator.card import Card
 from torch_spyre_ref.emulator.clock import Clock
+from torch_spyre_ref.emulator.fetch import FetchUnit
 from torch_spyre_ref.emulator.regions import Mode, Region, RegionTable
 from torch_spyre_ref.emulator.spec import CardSpec
 from torch_spyre_ref.emulator.timeline import Timeline
@@ -71,7 +72,7 @@ class Runtime:
     here: whoever hands out memory fills it. ``sanitize`` turns memcheck,
     racecheck and initcheck on. ``timeline`` says how
     many operations are remembered. ``operations`` has the classes that the queues take, by name,
-    ``region_table`` is what hands out regions.
+    ``region_table`` is what hands out regions, ``fetch_unit`` what fetches programs.
     Raises ``ValueError`` for figures that make no sense.
     """
 
@@ -89,6 +90,7 @@ class Runtime:
         timeline: int = 1 << 16,
         staging_buffers: int = 2,
         region_table: type[RegionTable] = RegionTable,
+        fetch_unit: type[FetchUnit] = FetchUnit,
         operations: object = SHIPPED,
     ) -> None:
         least_one = {
@@ -125,7 +127,16 @@ class Runtime:
         )
         self.cards = tuple(
             AttachedCard(
-                Card(index, self.spec, self.clock, mode, Queue.complete_head, region_table), shared
+                Card(
+                    index,
+                    self.spec,
+                    self.clock,
+                    mode,
+                    Queue.complete_head,
+                    region_table,
+                    fetch_unit,
+                ),
+                shared,
             )
             for index in range(devices)
         )
