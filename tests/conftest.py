@@ -97,3 +97,18 @@ def region_bytes() -> int:
 
     region: int = backend.current().runtime.spec.region
     return region
+
+
+@pytest.fixture
+def no_derivation() -> Iterator[None]:
+    """Only explicit events order one queue after another; else tests of events prove little."""
+    from torch_spyre_ref import backend
+
+    runtime = backend.current().runtime
+    if not hasattr(runtime, "derive_edges"):
+        yield
+        return
+    before, runtime.derive_edges = runtime.derive_edges, False
+    assert isinstance(before, bool)
+    yield
+    runtime.derive_edges = before

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torch_spyre_ref.jobs.programs import Programs
     from torch_spyre_ref.memory.driver import MemoryDriver
     from torch_spyre_ref.parts import Parts
+    from torch_spyre_ref.streams import StreamDriver
+    from torch_spyre_ref.submission import Submission
 
 
 class Backend:
@@ -32,8 +34,10 @@ class Backend:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
+        self.submission: Submission = parts.submission()
         self.in_bad_fork = False
         self.memory: MemoryDriver
+        self.streams: StreamDriver
         self.driver: SimpleNamespace  # what the bridge calls
         self._runtime: Runtime | None = None
         self._lock = threading.Lock()
@@ -66,8 +70,8 @@ class Backend:
         return self._runtime or self._start()
 
     def queue(self, device: int) -> Queue:
-        """The queue that this thread's work on a card goes to."""
-        return self.runtime.cards[device].default_queue
+        """The queue that this thread's work on a card goes to: that of its current stream."""
+        return self.streams.current_queue(device)
 
     def programs(self, device: int) -> Programs:
         """The programs that are prepared on a card."""
@@ -102,6 +106,7 @@ class Backend:
                     domains=settings.domains,
                     sanitize=settings.sanitize,
                     region_table=self.parts.region_table,
+                    fetch_unit=self.parts.fetch_unit,
                 )
                 while self._waiting:
                     self._waiting.pop()(runtime)
@@ -114,6 +119,7 @@ class Backend:
         COLLECTION_PAUSE.after_fork()
         self.in_bad_fork = self._runtime is not None
         self._programs.clear()
+        self.streams.after_fork()
         self.memory.after_fork()
 
 

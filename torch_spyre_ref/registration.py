@@ -23,7 +23,6 @@ from torch_spyre_ref import (  # noqa: E402
     device,
     generator,
     sanitizer,
-    streams,
 )
 from torch_spyre_ref.aten import fallback, kernels  # noqa: E402
 from torch_spyre_ref.memory import api as memory_api  # noqa: E402
@@ -31,6 +30,7 @@ from torch_spyre_ref.memory.driver import MemoryDriver, open_memory  # noqa: E40
 from torch_spyre_ref.parts import Parts  # noqa: E402
 from torch_spyre_ref.profiler import api as profiler_api  # noqa: E402
 from torch_spyre_ref.profiler.driver import TraceDriver  # noqa: E402
+from torch_spyre_ref.queueing import api as streams_api  # noqa: E402
 
 _lock = threading.Lock()
 _library: list[torch.library.Library] = []
@@ -70,10 +70,12 @@ def _install(parts: Parts) -> None:
     """Hand the bridge one object that answers for every part."""
     new = backend.Backend(parts)
     new.memory = MemoryDriver(parts.allocator(partial(open_memory, new)))
+    new.streams = parts.stream_driver(new)
     new.driver = SimpleNamespace()
     for role in (
         parts.device_driver(new),
-        streams.StreamDriver(new),
+        new.streams,
+        parts.event_driver(new.streams),
         new.memory,
         kernels.KernelDriver(),
         TraceDriver(new),
@@ -92,7 +94,7 @@ def _tell_torch() -> None:
         *memory_api.EXPORTS,
         *generator.EXPORTS,
         *fallback.EXPORTS,
-        *streams.EXPORTS,
+        *streams_api.EXPORTS,
         *sanitizer.EXPORTS,
         *profiler_api.EXPORTS,
     )

@@ -8,13 +8,14 @@ moment it ends; its effect on memory happens when a call moves the clock past th
 from __future__ import annotations
 
 import gc
-import itertools
 import signal
 import threading
 from _signal import getsignal as get_handler  # type: ignore[import-not-found]
 from _signal import signal as set_handler
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heappop
+from itertools import count
+from threading import get_ident
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,7 @@ class Clock:
     """Virtual time, the agenda of started work, and the lock around both.
 
     ``now`` is the host's place in time; while an effect happens it is the moment of the effect.
+    ``agenda`` is a heap of started work: its end, ticket, start, effect, pipeline and token.
     ``ticket()`` is the next submission number; they count from 1 over all cards and queues.
     Everything else is called by the holder of the lock only, that is inside ``with clock:``, which
 
@@ -86,10 +88,7 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0
         self.interrupted = False
-        # Rebound while somebody watches; nobody pays for that otherwise.
-        self.ticket: Callable[[], int] = itertools.count(1).__next__
-        self._draw = self.ticket
-        self._agenda: list[tuple[int, int, int, Effect | None, Pipeline, Any]] = []
+        self.agenda: list[tuple[int, int, int, Effect | None, Pipeline, Any]] = []
         self._contended: list[Pipeline] = []
         self._finished: list[object] = []
         self._lock = threading.RLock()
@@ -97,9 +96,14 @@ class Clock:
         self._depth = 0
         self._in_effect = False
         self._handler: Any = None
+        self._hold = self._hold_interrupt  # bound once, as entering is what every call pays
+        self.retire = self._finished.append
+        """Keeps what it is given until the lock is released, then lets go of it."""
+        self._draw: Callable[[], int] = count(1).__next__
+        self.ticket = self._draw  # rebound while somebody watches; nobody pays for that otherwise
 
     def __enter__(self) -> None:
-        thread = threading.get_ident()
+        thread = get_ident()
         if self._holder == thread:
             if self._in_effect:
                 raise RuntimeError(
@@ -110,7 +114,7 @@ class Clock:
             return
         handler = None
         if thread == _MAIN and get_handler(_SIGINT) is not None:
-            handler = set_handler(_SIGINT, self._hold_interrupt)
+            handler = set_handler(_SIGINT, self._hold)
         self._lock.acquire()
         self._holder, self._handler = thread, handler
         COLLECTION_PAUSE.__enter__()
@@ -124,14 +128,12 @@ class Clock:
         if self._depth:
             self._depth -= 1
             return
-        finished, handler = self._finished, self._handler
-        if finished:
-            self._finished = []
+        finished, handler = self._finished[:], self._handler
+        self._finished.clear()
         self._holder = None
         COLLECTION_PAUSE.__exit__()
         self._lock.release()
-        if finished:
-            finished.clear()
+        finished.clear()
         if handler is not None:
             set_handler(_SIGINT, handler)
             if self.interrupted:
@@ -140,6 +142,10 @@ class Clock:
 
     def _hold_interrupt(self, number: int, frame: FrameType | None) -> None:
         self.interrupted = True
+
+    def contend(self, pipeline: Pipeline) -> None:
+        """Have ``pipeline`` handed over when this instant is over."""
+        self._contended.append(pipeline)
 
     def watch_tickets(self, watcher: Callable[[int], None] | None) -> None:
         """Have ``watcher`` called with every submission number that is drawn from now on, on the
@@ -155,32 +161,10 @@ class Clock:
 
         self.ticket = watched
 
-    def retire(self, finished: object) -> None:
-        """Keep ``finished`` until the lock is released, then let go of it."""
-        self._finished.append(finished)
-
-    def schedule(
-        self, duration: Duration, ticket: int, effect: Effect | None, pipeline: Pipeline, token: Any
-    ) -> None:
-        """Put work that starts now in the agenda."""
-        if not isinstance(duration, int):
-            duration = duration()
-        heappush(self._agenda, (self.now + duration, ticket, self.now, effect, pipeline, token))
-
-    @property
-    def instant_goes_on(self) -> bool:
-        """Whether something else ends at this very moment."""
-        agenda = self._agenda
-        return bool(agenda) and agenda[0][0] == self.now
-
-    def contend(self, pipeline: Pipeline) -> None:
-        """Have ``pipeline`` handed over when this instant is over."""
-        self._contended.append(pipeline)
-
     # --8<-- [start:advance]
     def advance(self, until: int) -> None:
         """Let everything happen that is due by ``until``, then make that the time."""
-        agenda = self._agenda
+        agenda = self.agenda
         while agenda and agenda[0][0] <= until:
             self.step()
         self.now = until
@@ -189,7 +173,8 @@ class Clock:
 
     def step(self) -> None:
         """Let the next thing happen, and make its moment the time."""
-        end, _, start, effect, pipeline, token = heappop(self._agenda)
+        agenda = self.agenda
+        end, _, start, effect, pipeline, token = heappop(agenda)
         self.now = end
         error = None
         if effect is not None:
@@ -200,7 +185,7 @@ class Clock:
                 error = failure
             self._in_effect = False
         pipeline.end(token, start, error)
-        if self._contended and not self.instant_goes_on:
+        if self._contended and not (agenda and agenda[0][0] == end):
             contended, self._contended = self._contended, []
             for pipeline in contended:
                 pipeline.hand_over()

@@ -36,16 +36,21 @@ class Memory:
 
     def __init__(self) -> None:
         self._regions: dict[int, Bytes] = {}
+        self._views: dict[int, memoryview] = {}  # of the same bytes: quicker to cut
+        self.changes = 0  # how often regions came or went
         self.watch: Callable[[DeviceRange], None] | None = None  # told of what is written
         self.on_detach: Callable[[], None] | None = None
 
     def attach(self, region: int, size: int) -> None:
         """Put ``size`` bytes behind the id ``region``."""
         self._regions[region] = Pages(size).bytes()
+        self._views[region] = self._regions[region].data
+        self.changes += 1
 
     def detach(self, region: int) -> None:
         """Take the bytes behind ``region`` away; views handed out earlier stay valid."""
-        del self._regions[region]
+        del self._regions[region], self._views[region]
+        self.changes += 1
         if self.on_detach is not None:
             self.on_detach()
 
@@ -61,11 +66,12 @@ class Memory:
 
     def dense(self, source: DeviceRange) -> bytes:
         """The bytes of ``source``, as a value."""
-        if len(source.address.chunks) > 1 or source.loops:
+        chunks = source.address.chunks
+        if len(chunks) > 1 or source.loops or chunks[0].region not in self._views:
             return self.read(source).tobytes()
-        number, base, _ = source.address.chunks[0]
+        number, base, _ = chunks[0]
         start = base + source.offset
-        return self.region(number)[start : start + source.run].tobytes()
+        return self._views[number][start : start + source.run].tobytes()
 
     def read(self, source: DeviceRange) -> Bytes:
         """The bytes of ``source``, dense and in row-major order, as a new array."""

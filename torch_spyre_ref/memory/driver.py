@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from torch_spyre_ref.allocator import ADDRESS_BITS, Allocation, Allocator, CardMemory
+from torch_spyre_ref.jobs.eviction import give_way
 from torch_spyre_ref.memory.collection import collection_paused
 from torch_spyre_ref.memory.map import MemoryMap
 from torch_spyre_ref.runtime import DeviceRange, Fill, Queue
@@ -27,16 +28,16 @@ def open_memory(backend: Backend, device: int) -> CardMemory:
 
     def settle() -> None:
         attached.settle()
-        backend.programs(device).evict()
+        eviction.allow()
 
     memory: CardMemory = parts.card_memory(device, space, settle)
+    eviction = give_way(backend, device, memory)
     watchers: list[Callable[[Allocation], None]] = []
     if (memcheck := runtime.memcheck) is not None:
         watchers.append(lambda block: memcheck.handed_out(device, block.composite))
         memory.on_take_back = lambda block: memcheck.given_back(device, block.composite)
     if backend.settings.poison:
-        queue = backend.queue(device)
-        watchers.append(lambda block: poison(queue, block))
+        watchers.append(lambda block: poison(backend.queue(device), block))
 
     def hand_out(block: Allocation) -> None:
         try:

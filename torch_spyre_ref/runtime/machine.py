@@ -8,6 +8,7 @@ from typing import get_args
 
 from torch_spyre_ref.emulator.card import Card
 from torch_spyre_ref.emulator.clock import Clock
+from torch_spyre_ref.emulator.fetch import FetchUnit
 from torch_spyre_ref.emulator.regions import Mode, Region, RegionTable
 from torch_spyre_ref.emulator.spec import CardSpec
 from torch_spyre_ref.emulator.timeline import Timeline
@@ -25,14 +26,27 @@ class AttachedCard:
     def __init__(self, card: Card, shared: Shared) -> None:
         self.index, self.card, self._shared = card.index, card, shared
         self.queues: list[Queue] = []
+        self._companions: dict[Queue, Queue] = {}
         self.default_queue = self.new_queue()
 
-    def new_queue(self, priority: int = 0) -> Queue:
+    def new_queue(self, priority: int = 0, name: str = "") -> Queue:
         """One more queue; lower ``priority`` numbers get a contended pipeline first."""
         with self._shared.clock:
-            name = f"{self.index}.{len(self.queues)}"
+            name = name or f"{self.index}.{len(self.queues)}"
             self.queues.append(Queue(name, self.card, self._shared, priority, self.queues))
             return self.queues[-1]
+
+    def companion(self, queue: Queue) -> Queue:
+        """A second queue that belongs to ``queue``, one of this card's, and works for it alone.
+
+        Only that one learns of its errors, by the events that it waits for: ``synchronize`` does
+        not raise them a second time.
+        """
+        with self._shared.clock:
+            if queue not in self._companions:
+                name = f"{queue.name} preparation"
+                self._companions[queue] = self.new_queue(queue.priority, name)
+            return self._companions[queue]
 
     def settle(self) -> None:
         """Hold the host until every queue is empty. Raises nothing: errors keep until asked for."""
@@ -42,7 +56,8 @@ class AttachedCard:
     def synchronize(self) -> None:
         """Hold the host until every queue is empty; then raise the earliest new error."""
         self.settle()
-        failed = [queue for queue in self.queues if queue.failed_at is not None]
+        companions = self._companions.values()
+        failed = [q for q in self.queues if q.failed_at is not None and q not in companions]
         for queue in sorted(failed, key=lambda queue: queue.failed_at or 0):
             queue.synchronize()
 
@@ -57,7 +72,7 @@ class Runtime:
     here: whoever hands out memory fills it. ``sanitize`` turns memcheck,
     racecheck and initcheck on. ``timeline`` says how
     many operations are remembered. ``operations`` has the classes that the queues take, by name,
-    ``region_table`` is what hands out regions.
+    ``region_table`` is what hands out regions, ``fetch_unit`` what fetches programs.
     Raises ``ValueError`` for figures that make no sense.
     """
 
@@ -75,6 +90,7 @@ class Runtime:
         timeline: int = 1 << 16,
         staging_buffers: int = 2,
         region_table: type[RegionTable] = RegionTable,
+        fetch_unit: type[FetchUnit] = FetchUnit,
         operations: object = SHIPPED,
     ) -> None:
         least_one = {
@@ -111,7 +127,16 @@ class Runtime:
         )
         self.cards = tuple(
             AttachedCard(
-                Card(index, self.spec, self.clock, mode, Queue.complete_head, region_table), shared
+                Card(
+                    index,
+                    self.spec,
+                    self.clock,
+                    mode,
+                    Queue.complete_head,
+                    region_table,
+                    fetch_unit,
+                ),
+                shared,
             )
             for index in range(devices)
         )

@@ -22,7 +22,7 @@ from torch_spyre_ref.emulator.timeline import Timeline
 from torch_spyre_ref.runtime.callsite import CallSite, call_site
 from torch_spyre_ref.runtime.errors import QueueError
 from torch_spyre_ref.runtime.events import Event
-from torch_spyre_ref.runtime.lowering import Prepared, Rules, Work, lower
+from torch_spyre_ref.runtime.lowering import Prepared, Rules, Work, lower, new
 from torch_spyre_ref.runtime.memcheck import Memcheck
 from torch_spyre_ref.runtime.operations import Operation
 from torch_spyre_ref.runtime.pinned import PinnedMemory
@@ -75,9 +75,13 @@ class Queue:
         siblings: Sequence[Queue] = (),
     ) -> None:
         self.name, self.priority, self._siblings = name, priority, siblings
+        self.device = card.index
         self._card, self._shared, self._clock = card, shared, shared.clock
         self._control = card.pipelines.control  # signals and waits
-        self._sanitizer, self._submit_time = shared.sanitizer, card.spec.submit_time
+        self._sanitizer = shared.sanitizer
+        self._submit_time, self._query_time = card.spec.submit_time, card.spec.query_time
+        self._depth = shared.queue_depth
+        self._timeline = shared.timeline
         self._pending: deque[Pending] = deque()
         self._last = self._done = 0
         self._lost: list[_Lost] = []
@@ -111,29 +115,33 @@ class Queue:
         return ticket
 
     def _enqueue(self, operation: Operation, work: Work, label: str) -> int:
-        clock, sanitizer, pending = self._clock, self._sanitizer, self._pending
-        line = None
-        if sanitizer.on:
-            line = call_site()
-            if self._shared.memcheck is not None:
-                self._shared.memcheck.check(self._card.index, operation, line)
-        clock.advance(clock.now if work.unseen else clock.now + self._submit_time)
-        if len(pending) >= self._shared.queue_depth:
+        clock, pending, is_checked = self._clock, self._pending, self._sanitizer.on
+        pipeline, _, _, _, _, _, fires, unseen, dispatch = work
+        line = self._checked(operation) if is_checked else None
+        clock.advance(clock.now if unseen else clock.now + self._submit_time)
+        if len(pending) >= self._depth:
             self._make_room()
-        if self._failure is not None or self._closed or work.pipeline is self._control:
+        if self._failure is not None or self._closed or pipeline is self._control:
             self._refuse_unless_good(work)
         ticket = self._last = clock.ticket()
-        if work.fires is not None:
-            work.fires.ticket, work.fires.queue = ticket, self
-        entry = Pending(ticket, clock.now, label, line, operation, work)
+        if fires is not None:
+            fires.ticket, fires.queue = ticket, self
+        entry = new(Pending, (ticket, clock.now, label, line, operation, work))
         pending.append(entry)
-        if work.dispatch is not None:
-            self._card.fetch.take(work.dispatch, ticket)
-        if sanitizer.on:
-            sanitizer.submitted(self, entry, self._siblings)
+        if dispatch is not None:
+            self._card.fetch.take(dispatch, ticket)
+        if is_checked:
+            self._sanitizer.submitted(self, entry, self._siblings)
         if len(pending) == 1:
             self._start_head()
         return ticket
+
+    def _checked(self, operation: Operation) -> CallSite | None:
+        """Where ``operation`` is being enqueued. Raises what memcheck has against it."""
+        line = call_site()
+        if self._shared.memcheck is not None:
+            self._shared.memcheck.check(self._card.index, operation, line)
+        return line
 
     def wait(self, ticket: int) -> None:
         """Hold the host until operation ``ticket`` of this queue is complete.
@@ -162,9 +170,10 @@ class Queue:
 
     def completed(self, ticket: int) -> bool:
         """Whether operation ``ticket`` is over, well or not: it touches memory no more."""
-        self._check(ticket)
+        if ticket > self._last:
+            self._refuse_ticket(ticket)
         with self._clock:
-            self._clock.advance(self._clock.now + self._card.spec.query_time)
+            self._clock.advance(self._clock.now + self._query_time)
             return ticket <= self._done
 
     def is_over(self, ticket: int) -> bool:
@@ -176,11 +185,6 @@ class Queue:
         """Whether the sanitizer looks at the footprint of every operation."""
         return self._sanitizer.on
 
-    @property
-    def device(self) -> int:
-        """The index of the card."""
-        return self._card.index
-
     def settle(self, ticket: int | None = None) -> None:
         """Hold the host until operation ``ticket``, by default the last one, is over, well or not.
 
@@ -188,10 +192,12 @@ class Queue:
         """
         clock = self._clock
         until = self._last if ticket is None else ticket
-        self._check(until)
+        if until > self._last:
+            self._refuse_ticket(until)
         with clock:
-            clock.advance(clock.now + self._card.spec.query_time)
-            self._run_to(until)
+            clock.advance(clock.now + self._query_time)
+            if until > self._done:
+                self._run_to(until)
         # Ctrl-C came and the program's own handler did not raise: go on.
         while until > self._done:
             with clock:
@@ -234,12 +240,11 @@ class Queue:
         state = "closed" if self._closed else "poisoned" if self._failure else "good"
         return f"Queue({self.name}, {len(self._pending)} pending, {state})"
 
-    def _check(self, ticket: int) -> None:
-        if ticket > self._last:
-            raise ValueError(
-                f"queue {self.name} was asked for operation {ticket}, but its last one is "
-                f"{self._last}; a ticket is good only for the queue that gave it"
-            )
+    def _refuse_ticket(self, ticket: int) -> None:
+        raise ValueError(
+            f"queue {self.name} was asked for operation {ticket}, but its last one is "
+            f"{self._last}; a ticket is good only for the queue that gave it"
+        )
 
     def _run_to(self, ticket: int) -> None:
         clock = self._clock
@@ -250,7 +255,7 @@ class Queue:
         clock.advance(clock.now)
 
     def _make_room(self) -> None:
-        while len(self._pending) >= self._shared.queue_depth:
+        while len(self._pending) >= self._depth:
             self._clock.step()
         self._clock.advance(self._clock.now)
 
@@ -303,33 +308,21 @@ class Queue:
         """What the card's pipelines call when the first operation of this queue ends."""
         entry = self._pending.popleft()
         ticket, submitted, label, _, operation, work = entry
+        _, _, _, nbytes, sticks, _, fires, _, _ = work
         clock = self._clock
         self._done = ticket
         clock.retire(entry)
         if self._sanitizer.on:
             self._sanitizer.completed(self, entry)
-        self._shared.timeline.append(
-            (
-                ticket,
-                self._card.index,
-                self.name,
-                pipeline.name,
-                type(operation).__name__,
-                label,
-                submitted,
-                start,
-                clock.now,
-                work.nbytes,
-                work.sticks,
-                error is not None,
-            )
-        )
+        where = self.device, self.name, pipeline.name, type(operation).__name__, label
+        when = submitted, start, clock.now
+        self._timeline.append((ticket, *where, *when, nbytes, sticks, error is not None))
         if error is not None:
             self._lost.append(_Lost(ticket, ticket, repr(error)))
             self._poison(ticket, error)
             return
-        if work.fires is not None:
-            self._fire(work.fires)
+        if fires is not None:
+            self._fire(fires)
         if self._pending:
             self._start_head()
 
