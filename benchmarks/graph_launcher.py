@@ -153,9 +153,9 @@ def _made(step: Node, prepared: Prepared, queue: Queue) -> Prepared:
     operation, work = prepared
     _check(step, operation)
     match operation:
-        case HostCallback(_, duration):
+        case HostCallback(_, duration, staging):
             assert work.effect is not None
-            return queue.prepare(HostCallback(work.effect, duration))
+            return queue.prepare(HostCallback(work.effect, duration, staging))
         case H2D(source, target):
             return queue.prepare(H2D(source, target))
         case D2H(source, target):

@@ -652,7 +652,7 @@ class Dispatch:
         self.ticket = 0
         self.before: int | None = None  # the program that was in the buffer at submission
         self.next: Dispatch | None = None
-        self.accesses: Sequence[tuple[bool, DeviceRange]] = ()
+        self.accesses: Sequence[tuple[bool, DeviceRange, object]] = ()
         self.patched: Patched | None = None
         self.span: Span | None = None
         self.wrong: Exception | None = None
@@ -771,9 +771,9 @@ for barrier in (False, True):
 #
 # On PyTorch's side there are tensors, and a launch spec that says which of them is which **symbol**.
 # `Packer` stands between the two. What can be worked out once is: the order of the symbols, and one
-# `struct` for all the numbers. What is left for a launch is to look up where each tensor lies *now*.
-# `_bridge.locate` gives the tensor's allocation, and its data pointer; the difference is the byte at
-# which the view starts, as in chapter 2.
+# `struct` for all the numbers. What is left for a launch is where each tensor lies *now*: `located`
+# has its allocation and its data pointer, as `_bridge.locate` gives them; the difference is the byte
+# at which the view starts, as in chapter 2.
 # (Two tensors of one allocation may overlap, and a program stores one tile while it loads the next. An
 # output on exactly an input's elements is fine, as in `x += y`; any other overlap with an output is
 # refused, by [`jobs/aliasing.py`](../torch_spyre_ref/jobs/aliasing.py).)
@@ -784,13 +784,12 @@ from collections.abc import Sequence
 
 import torch
 
-from torch_spyre_ref import _bridge
 from torch_spyre_ref.allocator import Allocation
 from torch_spyre_ref.aten.copies import device_range
 from torch_spyre_ref.emulator.program import pack_address
 from torch_spyre_ref.emulator.program.slot import slot_end
 from torch_spyre_ref.jobs.aliasing import refuse_overlap
-from torch_spyre_ref.jobs.arguments import Binding
+from torch_spyre_ref.jobs.arguments import Binding, Located
 from torch_spyre_ref.spyrecode import LaunchSpec
 
 
@@ -814,6 +813,7 @@ class Packer:
         args: Sequence[torch.Tensor],
         scalars: Sequence[int | float],
         binding: Binding,
+        located: Located,
         nowhere: Allocation,
     ) -> bytes:
         """The slot of a launch. Arguments without elements lie ``nowhere``, which must exist.
@@ -822,7 +822,7 @@ class Packer:
         """
         parts, owners = [], set()
         for index in self._addresses:
-            owner, address = _bridge.locate(args[index])
+            owner, address = located[index]
             if owner is None:
                 if not binding.empty[index]:
                     device_range(args[index])  # raises: the storage was resized away
@@ -850,8 +850,8 @@ with torch.spyre.placement("interleave"):
 args = [base[:COUNT], base[5 : COUNT + 5], spread]
 
 spec = read_artifact(directory).spec
-binding = Arguments(spec, card=0).bind(args, ())
-slot = Packer(spec).pack(args, (), binding, nowhere=_bridge.allocation(base))
+binding, located = Arguments(spec, card=0).bind(args, ())
+slot = Packer(spec).pack(args, (), binding, located, nowhere=_bridge.allocation(base))
 for place in read_slot(sum_program(2), slot)[0]:
     print(f"starts at byte {place.start:2} of {place.address}")
 print(len(slot), "bytes")
@@ -866,7 +866,9 @@ del base, spread, args
 #
 # `Arguments` made sure beforehand that the tensors are what the spec says. It compares every
 # description (device, dtype, layout, shape, strides) and remembers the verdict for descriptions that
-# it has seen, so that a loop pays for it once. It stands in
+# it has seen, so that a loop pays for it once. One call into the bridge, `_bridge.signature`, gives
+# it both: the descriptions as one string of bytes, which is what the verdicts are kept by, and where
+# the tensors lie. It stands in
 # [`jobs/arguments.py`](../torch_spyre_ref/jobs/arguments.py).
 #
 # ### The three steps of a launch
@@ -984,13 +986,13 @@ class Job:
         patch: bytes,
         args: Sequence[torch.Tensor],
         scalars: Sequence[int | float],
-        changes: dict[str, Any],
+        how: dict[str, Any],
     ) -> int:
         """Launch through the next slot; the ticket of the last operation."""
         memory, number = self.loaded(), self._next
         self._next = (number + 1) % self.slots
         lane, slot = self._lane(memory, number, queue), self._slots[number]
-        preparation, compute = lane.bind(patch, changes)
+        preparation, compute = lane.bind(patch, how)
         bound = BoundLaunch(self, slot, patch, args, scalars, preparation, compute)
         ticket = self.backend.submission.launch(queue, bound)
         lane.queue = slot.queue = queue
@@ -1013,7 +1015,10 @@ class Job:
 # with. Two plans of equal artifacts share one job, because a program is known by its content.
 
 # %% Plan the launches of a program tags=["export"]
+from functools import partial
+
 from torch_spyre_ref.jobs.arguments import Arguments
+from torch_spyre_ref.runtime.lowering import Touched
 
 
 class JobPlan:
@@ -1025,8 +1030,16 @@ class JobPlan:
 
     def patch(self, args: Sequence[torch.Tensor], scalars: Sequence[int | float]) -> bytes:
         """The correction slot of a launch. Raises :class:`LaunchMismatchError`."""
-        binding = self.arguments.bind(args, scalars)
-        return self.packer.pack(args, scalars, binding, self.job.loaded().allocation)
+        return self.bind(args, scalars)[0]
+
+    def bind(
+        self, args: Sequence[torch.Tensor], scalars: Sequence[int | float]
+    ) -> tuple[bytes, Touched]:
+        """The correction slot, and whom to ask what the launch touches. Raises as ``patch``."""
+        binding, located = self.arguments.bind(args, scalars)
+        nowhere = self.job.loaded().allocation
+        patch = self.packer.pack(args, scalars, binding, located, nowhere)
+        return patch, partial(binding.places.touched, patch)
 
     def __repr__(self) -> str:
         return f"JobPlan({self.job.artifact.name!r} on spyre:{self.device}: {self.spec})"
@@ -1078,8 +1091,8 @@ def prepare_kernel(
 # ### Launch often
 #
 # And this is a launch: check and pack, bind, hand over. Everything that can be refused is refused in
-# the first line under the lock, before anything is enqueued. (Under the sanitizer each operation
-# must say which tensors it touches; otherwise nobody asks.)
+# the first line under the lock, before anything is enqueued. (Which memory the launch `touched` can
+# be read back from its slot. While one queue has all the work, nobody asks.)
 
 
 # %% Launch a program tags=["export"]
@@ -1103,11 +1116,9 @@ def launch_jobplan(
     """
     queue = queue or plan.job.backend.queue(plan.device)
     with plan.job.programs.lock:
-        patch = plan.patch(args, scalars)
-        changes: dict[str, Any] = plan.arguments.touched(args) if queue.is_checked else {}
-        if not barrier:
-            changes["barrier"] = False
-        return plan.job.launch(queue, patch, args, scalars, changes)
+        patch, touched = plan.bind(args, scalars)
+        how = {"touched": touched, "barrier": barrier}
+        return plan.job.launch(queue, patch, args, scalars, how)
 
 
 # %% [markdown]

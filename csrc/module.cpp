@@ -13,6 +13,7 @@
 #include "hooks.h"
 #include "profiler.h"
 #include "shield.h"
+#include "signature.h"
 #include "versions.h"
 
 namespace spyre {
@@ -61,15 +62,17 @@ PyObject* allocation(PyObject*, PyObject* tensor) {
   END_HANDLE_TH_ERRORS
 }
 
-PyObject* locate(PyObject*, PyObject* object) {
+PyObject* locate_(PyObject*, PyObject* object) {
   HANDLE_TH_ERRORS
   const at::Tensor& tensor = tensor_of(object);
-  const auto& data = storage_of(tensor).data_ptr();
-  if (!data.get()) return checked(Py_BuildValue("Oi", Py_None, 0)).take();
-  const auto start = reinterpret_cast<uintptr_t>(data.get()) +
-                     static_cast<uintptr_t>(tensor.storage_offset()) * tensor.itemsize();
-  Ref address = checked(PyLong_FromUnsignedLongLong(start));
-  return checked(PyTuple_Pack(2, allocation_of(data).get(), address.get())).take();
+  storage_of(tensor);
+  return locate(tensor).take();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* signature_(PyObject*, PyObject* entries) {
+  HANDLE_TH_ERRORS
+  return signature(entries).take();
   END_HANDLE_TH_ERRORS
 }
 
@@ -157,7 +160,8 @@ PyMethodDef methods[] = {
     {"shutdown", shutdown, METH_NOARGS, nullptr},
     {"allocation", allocation, METH_O, nullptr},
     {"storage_allocation", storage_allocation, METH_O, nullptr},
-    {"locate", locate, METH_O, nullptr},
+    {"locate", locate_, METH_O, nullptr},
+    {"signature", signature_, METH_O, nullptr},
     {"device_count", device_count_, METH_NOARGS, nullptr},
     {"current_device", current_device_, METH_NOARGS, nullptr},
     {"set_device", set_device_, METH_O, nullptr},

@@ -580,6 +580,7 @@ def test_two_queues_take_turns_at_the_slots(add: Path) -> None:
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
+@pytest.mark.finds("race")
 def test_without_the_barrier_the_result_lands_in_an_earlier_launch(
     tmp_path: Path, slots: int
 ) -> None:
@@ -597,6 +598,7 @@ def test_without_the_barrier_the_result_lands_in_an_earlier_launch(
     assert [r.cpu().unique().tolist() for r in results] == [[2.0]] * slots + [[0.0]] * slots
 
 
+@pytest.mark.finds("race")
 def test_without_the_barrier_the_first_launch_runs_unpatched(tmp_path: Path) -> None:
     write_artifact(tmp_path / "add", add_program(), add_spec())
     plan = prepare_kernel(tmp_path / "add", 0)

@@ -78,7 +78,8 @@ def test_own_classes_launch_and_fetch_programs(run_python: Run) -> None:
             plan = prepare_kernel(Path(folder, "add"))
         for _ in range(2):
             launch_jobplan(plan, [b, b, c])
-        launch_jobplan(plan, [b, c, a], barrier=False)
+        with torch.spyre.sanitizer.expect("race"):
+            launch_jobplan(plan, [b, c, a], barrier=False)
         print(type(plan.job).__name__, c.unique().tolist())
         """
     )

@@ -120,6 +120,7 @@ def test_work_goes_to_the_current_stream(work: Callable[[torch.Tensor], object])
     assert {r.queue for r in other if r.card == 0} == {queue_of(stream).name}
 
 
+@pytest.mark.finds("uninitialised")
 def test_poison_goes_to_the_stream_that_takes_the_memory() -> None:
     stream = torch.Stream("spyre")
     busy(torch.spyre.default_stream())

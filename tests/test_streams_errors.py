@@ -20,6 +20,7 @@ class UnitFailedError(Exception):
 @pytest.fixture(autouse=True)
 def good_again(no_derivation: None) -> Iterator[None]:
     torch.empty(1, device="spyre")  # until there is a tensor, torch.accelerator.synchronize is idle
+    settle()
     yield
     settle()
     for card in (0, 1):
@@ -75,6 +76,7 @@ def test_other_streams_of_the_card_go_on() -> None:
     with other:
         card = torch.ones(LONG, device="spyre").add_(1)
         assert card.eq(2).all()
+    other.synchronize()
     assert torch.ones(2, device="spyre").tolist() == [1, 1]
     with pytest.raises(UnitFailedError):
         stream.synchronize()
@@ -152,6 +154,7 @@ def test_a_new_stream_recovers() -> None:
         assert stream not in poisoned
         with stream:
             torch.zeros(1, device="spyre")
+        stream.synchronize()
 
 
 def test_reset_recovers_every_stream_of_the_card_and_no_other_card() -> None:

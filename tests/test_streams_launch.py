@@ -172,6 +172,7 @@ def test_parts_say_how_launches_are_submitted(run_python: Run, scale: Path) -> N
 def test_a_stream_changes_from_one_queue_to_two_and_back(scale: Path, slots: int) -> None:
     plan, x = prepare_kernel(scale, 0, slots=slots), torch.ones(N, device="spyre:0")
     outs = [torch.zeros(N, device="spyre:0") for _ in range(12)]
+    torch.spyre.synchronize(0)
     kinds = OneQueue(), TwoQueues()
     with torch.Stream("spyre:0"):
         busy(torch.spyre.current_stream(), 200_000)

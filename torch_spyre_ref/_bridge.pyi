@@ -4,7 +4,7 @@ Every function raises RuntimeError where the driver is needed and none is instal
 that does not exist. Driver methods raise through it unchanged.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -48,6 +48,26 @@ def locate(tensor: torch.Tensor, /) -> tuple[Any, int]:
 
     The address minus the allocation's own is the byte at which the tensor starts, also where its
     storage starts inside an allocation. ``(None, 0)`` for zero bytes.
+    """
+
+def signature(entries: Sequence[object], /) -> tuple[bytes, tuple[tuple[Any, int] | None, ...]]:
+    """A key of what ``entries`` are, and where those on a card lie, in one call.
+
+    Two sequences have the same key when, entry by entry, they agree in
+
+    - the kind: a tensor, None, a ``bool``, ``int``, ``float`` or ``complex``, or anything else;
+    - a tensor's device, dtype, sizes and strides, its conj and neg bits, and whether it stands for
+      a Python number;
+    - the first entry in whose storage, and from whose element on, it lies as well.
+
+    The place of a tensor on a card is what `locate` gives; that of anything else is None.
+
+    A tensor that has no sizes, strides or storage of its own (a sparse or nested one, one of a
+    functional transform, or of a subclass with ``__torch_dispatch__``) has no place either, and
+    all of these are of one kind: whoever keeps something by key asks first whether one is there.
+
+    Raises:
+        TypeError: not a sequence.
     """
 
 def storage_allocation(storage: torch.UntypedStorage, /) -> Any:

@@ -13,7 +13,7 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from torch_spyre_ref.emulator.clock import COLLECTION_PAUSE
+from torch_spyre_ref.emulator.undisturbed import UNDISTURBED
 from torch_spyre_ref.runtime import Queue, Runtime
 from torch_spyre_ref.settings import Settings
 
@@ -105,7 +105,9 @@ class Backend:
                     memory=settings.memory,
                     domains=settings.domains,
                     sanitize=settings.sanitize,
+                    derive_edges=settings.derive_edges,
                     region_table=self.parts.region_table,
+                    hazards=self.parts.hazards,
                     fetch_unit=self.parts.fetch_unit,
                 )
                 while self._waiting:
@@ -116,7 +118,7 @@ class Backend:
     def after_fork(self) -> None:
         """In a forked child: a card that the parent had started is out of reach."""
         self._lock = threading.Lock()
-        COLLECTION_PAUSE.after_fork()
+        UNDISTURBED.after_fork()
         self.in_bad_fork = self._runtime is not None
         self._programs.clear()
         self.streams.after_fork()

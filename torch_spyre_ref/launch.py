@@ -10,22 +10,24 @@ as it fetches the two. Nothing of a caller is ever in the program.
 import os
 import struct
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 
-from torch_spyre_ref import _bridge, backend
+from torch_spyre_ref import backend
 from torch_spyre_ref.allocator import Allocation
 from torch_spyre_ref.aten.copies import device_range
 from torch_spyre_ref.device import index_of
 from torch_spyre_ref.emulator.program import pack_address
 from torch_spyre_ref.emulator.program.slot import slot_end
 from torch_spyre_ref.jobs.aliasing import refuse_overlap
-from torch_spyre_ref.jobs.arguments import Arguments, Binding
+from torch_spyre_ref.jobs.arguments import Arguments, Binding, Located
 from torch_spyre_ref.jobs.lanes import Lane
 from torch_spyre_ref.jobs.memory import JobMemory
 from torch_spyre_ref.runtime import H2D, Fill, Queue
+from torch_spyre_ref.runtime.lowering import Touched
 from torch_spyre_ref.spyrecode import Artifact, LaunchSpec, read_artifact
 from torch_spyre_ref.submission import BoundLaunch, Slot, transfer
 
@@ -51,6 +53,7 @@ class Packer:
         args: Sequence[torch.Tensor],
         scalars: Sequence[int | float],
         binding: Binding,
+        located: Located,
         nowhere: Allocation,
     ) -> bytes:
         """The slot of a launch. Arguments without elements lie ``nowhere``, which must exist.
@@ -59,7 +62,7 @@ class Packer:
         """
         parts, owners = [], set()
         for index in self._addresses:
-            owner, address = _bridge.locate(args[index])
+            owner, address = located[index]
             if owner is None:
                 if not binding.empty[index]:
                     device_range(args[index])  # raises: the storage was resized away
@@ -130,13 +133,13 @@ class Job:
         patch: bytes,
         args: Sequence[torch.Tensor],
         scalars: Sequence[int | float],
-        changes: dict[str, Any],
+        how: dict[str, Any],
     ) -> int:
         """Launch through the next slot; the ticket of the last operation."""
         memory, number = self.loaded(), self._next
         self._next = (number + 1) % self.slots
         lane, slot = self._lane(memory, number, queue), self._slots[number]
-        preparation, compute = lane.bind(patch, changes)
+        preparation, compute = lane.bind(patch, how)
         bound = BoundLaunch(self, slot, patch, args, scalars, preparation, compute)
         ticket = self.backend.submission.launch(queue, bound)
         lane.queue = slot.queue = queue
@@ -162,8 +165,16 @@ class JobPlan:
 
     def patch(self, args: Sequence[torch.Tensor], scalars: Sequence[int | float]) -> bytes:
         """The correction slot of a launch. Raises :class:`LaunchMismatchError`."""
-        binding = self.arguments.bind(args, scalars)
-        return self.packer.pack(args, scalars, binding, self.job.loaded().allocation)
+        return self.bind(args, scalars)[0]
+
+    def bind(
+        self, args: Sequence[torch.Tensor], scalars: Sequence[int | float]
+    ) -> tuple[bytes, Touched]:
+        """The correction slot, and whom to ask what the launch touches. Raises as ``patch``."""
+        binding, located = self.arguments.bind(args, scalars)
+        nowhere = self.job.loaded().allocation
+        patch = self.packer.pack(args, scalars, binding, located, nowhere)
+        return patch, partial(binding.places.touched, patch)
 
     def __repr__(self) -> str:
         return f"JobPlan({self.job.artifact.name!r} on spyre:{self.device}: {self.spec})"
@@ -218,8 +229,6 @@ def launch_jobplan(
     """
     queue = queue or plan.job.backend.queue(plan.device)
     with plan.job.programs.lock:
-        patch = plan.patch(args, scalars)
-        changes: dict[str, Any] = plan.arguments.touched(args) if queue.is_checked else {}
-        if not barrier:
-            changes["barrier"] = False
-        return plan.job.launch(queue, patch, args, scalars, changes)
+        patch, touched = plan.bind(args, scalars)
+        how = {"touched": touched, "barrier": barrier}
+        return plan.job.launch(queue, patch, args, scalars, how)

@@ -10,6 +10,7 @@ from torch_spyre_ref.device import DeviceDriver
 from torch_spyre_ref.emulator.fetch import FetchUnit
 from torch_spyre_ref.emulator.regions import RegionTable
 from torch_spyre_ref.launch import Job
+from torch_spyre_ref.runtime.hazards import Hazards
 from torch_spyre_ref.streams import EventDriver, StreamDriver
 from torch_spyre_ref.submission import OneQueue
 
@@ -23,6 +24,7 @@ class Parts:
     card_memory: type[Any] = CardMemory
     space: type[Any] = Space
     region_table: type[Any] = RegionTable
+    hazards: type[Any] = Hazards
     fetch_unit: type[Any] = FetchUnit
     job: type[Any] = Job
     submission: type[Any] = OneQueue

@@ -105,6 +105,7 @@ def _tell_torch() -> None:
     kernels.register(library)
     _library.append(library)
     atexit.register(_shut_down)
+    sanitizer.report_at_exit()
 
 
 def _computed_attribute(name: str) -> bool:

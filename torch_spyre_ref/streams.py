@@ -1,3 +1,4 @@
+# Produced by chapters/04_streams.py: edit it there, then run `make tangle`.
 """A stream is a queue of the card, an event its latest signal, and a launch uses two queues.
 
 Streams and events are PyTorch's own classes; this is what their methods reach through the device
@@ -5,8 +6,6 @@ guard. Every stream stands for an ordered queue of the runtime. Moving and compu
 pipelines, and one queue keeps all but one of them idle: so a launch is prepared on a second queue,
 which its stream has to itself, while the stream computes what was launched before.
 """
-
-from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
@@ -137,7 +136,7 @@ def _place(signal: EventSignal) -> tuple[Queue, int]:
     return event.queue, event.ticket
 
 
-# Prepare the next launch while this one computes
+# Find the queue that launches are prepared on
 def preparation_queue(queue: Queue) -> Queue:
     """The queue on which the launches of ``queue`` are prepared."""
     return backend.current().runtime.cards[queue.device].companion(queue)
@@ -148,6 +147,21 @@ def is_packing(step: Prepared) -> bool:
     return isinstance(step[0], HostCallback)
 
 
+# Know when a slot may be written again
+def read_event(slot: Slot) -> EventSignal | None:
+    """What fires when the program that was patched from ``slot`` last has ended; None if it has."""
+    reader = slot.reader()
+    if reader is None:
+        return None
+    queue, ticket = reader
+    if slot.read is not None and slot.read.event.ticket == ticket:
+        return slot.read
+    read = EventSignal()  # another submission enqueued that launch, and left none
+    queue.submit(read)
+    return read
+
+
+# Prepare the next launch while this one computes
 class TwoQueues(OneQueue):
     """A launch is prepared on a queue of its own, and computed on its stream's.
 
@@ -184,16 +198,3 @@ class TwoQueues(OneQueue):
         first.submit_prepared((*steps, prepare(ready)), bound.label)
         steps = [prepare(EventWait(ready)), *bound.compute, prepare(slot.read)]
         return queue.submit_prepared(steps, bound.label)
-
-
-def read_event(slot: Slot) -> EventSignal | None:
-    """What fires when the program that was patched from ``slot`` last has ended; None if it has."""
-    reader = slot.reader()
-    if reader is None:
-        return None
-    queue, ticket = reader
-    if slot.read is not None and slot.read.event.ticket == ticket:
-        return slot.read
-    read = EventSignal()  # another submission enqueued that launch, and left none
-    queue.submit(read)
-    return read

@@ -7,17 +7,14 @@ moment it ends; its effect on memory happens when a call moves the clock past th
 
 from __future__ import annotations
 
-import gc
-import signal
 import threading
-from _signal import getsignal as get_handler  # type: ignore[import-not-found]
-from _signal import signal as set_handler
 from collections.abc import Callable
 from heapq import heappop
 from itertools import count
 from threading import get_ident
-from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
+
+from torch_spyre_ref.emulator.undisturbed import UNDISTURBED
 
 if TYPE_CHECKING:
     from torch_spyre_ref.emulator.pipelines import Pipeline
@@ -29,46 +26,6 @@ Duration = int | Callable[[], int]
 """Virtual ns that an operation takes, or what says so at the moment it starts: how long a program
 runs is known when it has been fetched."""
 
-# signal.SIGINT is an enum member, and signal.signal converts to and from enums: ten times slower.
-_SIGINT = int(signal.SIGINT)
-_MAIN = threading.main_thread().ident
-
-
-class CollectionPause:
-    """Keeps the garbage collector out while anybody is inside, on any number of threads.
-
-    There is one for the whole process, ``COLLECTION_PAUSE``: two places that each turn the
-    collector off and put back what they found can leave it off for ever.
-    """
-
-    def __init__(self) -> None:
-        self._inside, self._was_enabled = 0, False
-        self._lock = threading.RLock()  # re-entrant: a last collection may begin inside
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._was_enabled = gc.isenabled()
-                gc.disable()
-            self._inside += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0 and self._was_enabled:
-                gc.enable()
-
-    def after_fork(self) -> None:
-        """In a forked child: the threads that were inside are gone."""
-        self._lock = threading.RLock()
-        if self._inside and self._was_enabled:
-            gc.enable()
-        self._inside = 0
-
-
-COLLECTION_PAUSE = CollectionPause()
-
-
 class Clock:
     """Virtual time, the agenda of started work, and the lock around both.
 
@@ -78,8 +35,7 @@ class Clock:
     Everything else is called by the holder of the lock only, that is inside ``with clock:``, which
 
     - takes the lock, and may be nested;
-    - keeps the garbage collector out: a finaliser could come back in while things are half done;
-    - keeps Ctrl-C out, for the same reason, and delivers it at the end;
+    - keeps the garbage collector and Ctrl-C out: see :mod:`torch_spyre_ref.emulator.undisturbed`;
     - drops what finished work held only after the lock is released: it may be the last reference.
 
     Raises ``RuntimeError`` when entered from inside an effect.
@@ -87,7 +43,6 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0
-        self.interrupted = False
         self.agenda: list[tuple[int, int, int, Effect | None, Pipeline, Any]] = []
         self._contended: list[Pipeline] = []
         self._finished: list[object] = []
@@ -95,8 +50,8 @@ class Clock:
         self._holder: int | None = None
         self._depth = 0
         self._in_effect = False
-        self._handler: Any = None
-        self._hold = self._hold_interrupt  # bound once, as entering is what every call pays
+        # Bound once, as entering is what every call pays.
+        self._keep_out, self._let_in = UNDISTURBED.__enter__, UNDISTURBED.__exit__
         self.retire = self._finished.append
         """Keeps what it is given until the lock is released, then lets go of it."""
         self._draw: Callable[[], int] = count(1).__next__
@@ -112,36 +67,20 @@ class Clock:
                 )
             self._depth += 1
             return
-        handler = None
-        if thread == _MAIN and get_handler(_SIGINT) is not None:
-            handler = set_handler(_SIGINT, self._hold)
+        self._keep_out()
         self._lock.acquire()
-        self._holder, self._handler = thread, handler
-        COLLECTION_PAUSE.__enter__()
+        self._holder = thread
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._depth:
             self._depth -= 1
             return
-        finished, handler = self._finished[:], self._handler
+        finished = self._finished[:]
         self._finished.clear()
         self._holder = None
-        COLLECTION_PAUSE.__exit__()
         self._lock.release()
         finished.clear()
-        if handler is not None:
-            set_handler(_SIGINT, handler)
-            if self.interrupted:
-                self.interrupted = False
-                signal.raise_signal(signal.SIGINT)
-
-    def _hold_interrupt(self, number: int, frame: FrameType | None) -> None:
-        self.interrupted = True
+        self._let_in()
 
     def contend(self, pipeline: Pipeline) -> None:
         """Have ``pipeline`` handed over when this instant is over."""

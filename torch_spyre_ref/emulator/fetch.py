@@ -41,7 +41,7 @@ class Dispatch:
         self.ticket = 0
         self.before: int | None = None  # the program that was in the buffer at submission
         self.next: Dispatch | None = None
-        self.accesses: Sequence[tuple[bool, DeviceRange]] = ()
+        self.accesses: Sequence[tuple[bool, DeviceRange, object]] = ()
         self.patched: Patched | None = None
         self.span: Span | None = None
         self.wrong: Exception | None = None

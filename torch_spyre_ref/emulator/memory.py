@@ -8,11 +8,12 @@ the clock says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torch_spyre_ref.emulator.addresses import CompositeAddress
 from torch_spyre_ref.emulator.operands import DeviceRange
 from torch_spyre_ref.emulator.pages import Bytes, Pages
 from torch_spyre_ref.emulator.walk import gather, scatter
@@ -31,6 +32,16 @@ class RegionFaultError(RuntimeError):
     """An operation met a region that is not there, or ran over its end."""
 
 
+class Visit(NamedTuple):
+    """Where an index or a mask took a load or store: ``size``-byte elements at logical ``at``."""
+
+    visitor: object
+    is_write: bool
+    address: CompositeAddress
+    at: NDArray[np.int64]
+    size: int
+
+
 class Memory:
     """The memory of one card, by region id. Bytes of a region that were never written are zero."""
 
@@ -39,6 +50,7 @@ class Memory:
         self._views: dict[int, memoryview] = {}  # of the same bytes: quicker to cut
         self.changes = 0  # how often regions came or went
         self.watch: Callable[[DeviceRange], None] | None = None  # told of what is written
+        self.visits: list[Visit] | None = None  # notes of indirect accesses, for who wants them
         self.on_detach: Callable[[], None] | None = None
 
     def attach(self, region: int, size: int) -> None:

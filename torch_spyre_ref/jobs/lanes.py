@@ -31,9 +31,9 @@ class Patch:
 
     def __init__(self, queue: Queue, buffer: Bytes) -> None:
         self._view = buffer.data
-        self._callback = queue.prepare(HostCallback(self._write))
+        self._callback = queue.prepare(HostCallback(self._write, staging=buffer))
 
-    def bind(self, patch: bytes, changes: dict[str, Any]) -> Prepared:
+    def bind(self, patch: bytes, how: dict[str, Any]) -> Prepared:
         """The callback of one launch: what it writes is fixed as it is submitted."""
         return again(*self._callback, partial(self._write, patch))
 
@@ -46,14 +46,14 @@ class Run:
     """The step that runs the program, which the card fetches anew each time."""
 
     def __init__(self, queue: Queue, operation: Execute) -> None:
-        self._prepare, self._run = queue.prepare, queue.prepare(operation)
-        self._execute = operation
+        self._held_back = queue.prepare(operation)
+        self._running_ahead = queue.prepare(replace(operation, barrier=False))
 
-    def bind(self, patch: bytes, changes: dict[str, Any]) -> Prepared:
-        """The run of one launch; ``changes`` are fields of its ``Execute``."""
-        if changes:
-            return self._prepare(replace(self._execute, **changes))
-        return rerun(*self._run)
+    def bind(self, patch: bytes, how: dict[str, Any]) -> Prepared:
+        """The run of one launch: whether a ``barrier`` holds its fetch back, and what is
+        ``touched`` by it."""
+        run = self._held_back if how["barrier"] else self._running_ahead
+        return rerun(*run, how["touched"])
 
 
 def preparation_steps(artifact: Artifact) -> int:
@@ -88,12 +88,12 @@ class Lane:
         return self.queue is queue or self.queue.is_over(self.ticket)
 
     def bind(
-        self, patch: bytes, changes: dict[str, Any]
+        self, patch: bytes, how: dict[str, Any]
     ) -> tuple[Sequence[Prepared], Sequence[Prepared]]:
-        """Preparation and compute of one launch; ``changes`` are fields of its ``Execute``."""
+        """Preparation and compute of one launch."""
         return (
-            [s if isinstance(s, tuple) else s.bind(patch, changes) for s in self._preparation],
-            [s if isinstance(s, tuple) else s.bind(patch, changes) for s in self._compute],
+            [s if isinstance(s, tuple) else s.bind(patch, how) for s in self._preparation],
+            [s if isinstance(s, tuple) else s.bind(patch, how) for s in self._compute],
         )
 
     # --8<-- [start:step]

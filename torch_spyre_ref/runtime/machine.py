@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import get_args
@@ -12,20 +14,29 @@ from torch_spyre_ref.emulator.fetch import FetchUnit
 from torch_spyre_ref.emulator.regions import Mode, Region, RegionTable
 from torch_spyre_ref.emulator.spec import CardSpec
 from torch_spyre_ref.emulator.timeline import Timeline
+from torch_spyre_ref.runtime.faults import Faults
+from torch_spyre_ref.runtime.hazards import Hazards, done
 from torch_spyre_ref.runtime.lowering import SHIPPED, rules
 from torch_spyre_ref.runtime.memcheck import Memcheck
 from torch_spyre_ref.runtime.pinned import PinnedMemory
 from torch_spyre_ref.runtime.queues import Queue, Shared
 from torch_spyre_ref.runtime.sanitizer import Sanitizer
 from torch_spyre_ref.runtime.staging import StagingPool
+from torch_spyre_ref.runtime.vector_clocks import Order
+
+MakeHazards = Callable[[Sequence[Queue]], Hazards]
 
 
 class AttachedCard:
-    """A card and its queues; there is always ``default_queue``."""
+    """A card and its queues; there is always ``default_queue``.
 
-    def __init__(self, card: Card, shared: Shared) -> None:
+    ``hazards`` has the edges that were derived between them.
+    """
+
+    def __init__(self, card: Card, shared: Shared, hazards: MakeHazards) -> None:
         self.index, self.card, self._shared = card.index, card, shared
         self.queues: list[Queue] = []
+        self.hazards = hazards(self.queues)
         self._companions: dict[Queue, Queue] = {}
         self.default_queue = self.new_queue()
 
@@ -33,7 +44,7 @@ class AttachedCard:
         """One more queue; lower ``priority`` numbers get a contended pipeline first."""
         with self._shared.clock:
             name = name or f"{self.index}.{len(self.queues)}"
-            self.queues.append(Queue(name, self.card, self._shared, priority, self.queues))
+            self.queues.append(Queue(name, self.card, self._shared, self.hazards, priority))
             return self.queues[-1]
 
     def companion(self, queue: Queue) -> Queue:
@@ -86,10 +97,12 @@ class Runtime:
         domains: int | None = None,
         poison: bool = False,
         sanitize: bool = False,
+        derive_edges: bool = False,
         queue_depth: int = 1024,
         timeline: int = 1 << 16,
         staging_buffers: int = 2,
         region_table: type[RegionTable] = RegionTable,
+        hazards: type[Hazards] = Hazards,
         fetch_unit: type[FetchUnit] = FetchUnit,
         operations: object = SHIPPED,
     ) -> None:
@@ -113,18 +126,18 @@ class Runtime:
         self.clock = Clock()
         self.timeline = Timeline(timeline)
         self.pinned = PinnedMemory()
-        self.memcheck = Memcheck(self.clock) if sanitize else None
-        self.sanitizer = Sanitizer(self.spec.memory)
-        self.sanitizer.on = sanitize
+        self.faults = Faults()
+        self.sanitizer = Sanitizer(self.clock, self.pinned, self.spec.memory)
         shared = Shared(
             self.clock,
             self.timeline,
             self.pinned,
-            self.memcheck,
             self.sanitizer,
+            self.faults,
             rules(operations),
             queue_depth,
         )
+        order = Order(done)
         self.cards = tuple(
             AttachedCard(
                 Card(
@@ -137,13 +150,42 @@ class Runtime:
                     fetch_unit,
                 ),
                 shared,
+                partial(hazards, order=order, on=derive_edges),
             )
             for index in range(devices)
         )
         self.staging = StagingPool(self.pinned, staging_buffers)
-        if self.memcheck is not None:
-            for card in self.cards:
-                card.card.regions.before_release = partial(_check_release, self.memcheck, card)
+        for card in self.cards:
+            card.card.regions.before_release = partial(_check_release, self.sanitizer, card)
+        if sanitize:
+            self.sanitizer.switch_on([card.card.memory for card in self.cards])
+
+    @property
+    def memcheck(self) -> Memcheck | None:
+        """What knows who owns which memory; None while the sanitizer is off."""
+        return self.sanitizer.memcheck
+
+    @property
+    def derive_edges(self) -> bool:
+        """Whether edges are derived. Setting it waits until everything enqueued so far is done."""
+        return self.cards[0].hazards.on
+
+    @derive_edges.setter
+    def derive_edges(self, on: bool) -> None:
+        if on == self.derive_edges:
+            return
+        for card in self.cards:
+            card.settle()
+            card.hazards.switch(on)
+
+    @contextmanager
+    def deriving(self, on: bool) -> Iterator[None]:
+        """Derive edges, or do not, in a block; then as before. Waits on the way in and out."""
+        before, self.derive_edges = self.derive_edges, on
+        try:
+            yield
+        finally:
+            self.derive_edges = before
 
     def synchronize(self, device: int) -> None:
         """Hold the host until card ``device`` is idle; then raise its earliest error."""
@@ -156,8 +198,7 @@ class Runtime:
                 queue.close()
 
 
-def _check_release(memcheck: Memcheck, card: AttachedCard, region: Region) -> None:
-    pending = [entry for queue in card.queues for entry in queue.pending()]
-    memcheck.check_release(
-        card.index, region.id, [(entry.operation, entry.line) for entry in pending]
-    )
+def _check_release(sanitizer: Sanitizer, card: AttachedCard, region: Region) -> None:
+    if sanitizer.memcheck is not None:
+        pending = [entry for queue in card.queues for entry in queue.pending()]
+        sanitizer.memcheck.check_release(card.index, region.id, pending)

@@ -111,8 +111,9 @@ class Sized:
 class Patched:
     """A program with one correction slot's addresses and numbers in it.
 
-    ``exact`` are the loads (False) and stores (True) whose place is known beforehand, in order;
-    ``accesses`` are these and all other stores.
+    ``exact`` are the loads (False) and stores (True) whose place is known beforehand, in order.
+    ``accesses`` are all loads and stores; for others it has all memory that they may go to, and the
+    instruction, by which the memory notes where they really went.
     """
 
     def __init__(self, name: str, sized: Sized, places: Sequence[tuple[Operand, Patch]]) -> None:
@@ -121,7 +122,7 @@ class Patched:
         self._memory: Memory | None = None
         self._changes = 0
         self._steps: list[Step] | None = None
-        self.accesses: list[tuple[bool, DeviceRange]] = []
+        self.accesses: list[tuple[bool, DeviceRange, Instruction | None]] = []
         self.exact: list[tuple[bool, DeviceRange]] = []
         self.footprint = self._survey(Operands(places, Memory()))
 
@@ -135,8 +136,8 @@ class Patched:
                 if i.place is not None:
                     box = _reach(lanes, operands, i)
                     exact = not movement.indirect(i)
-                    if exact or i.op != "load":
-                        self.accesses.append((i.op != "load", box))
+                    noted = None if exact and i.op != "store_add" else i
+                    self.accesses.append((i.op != "load", box, noted))
                     if exact:
                         self.exact.append((i.op != "load", box))
                     if i.op != "store":
