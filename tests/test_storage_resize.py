@@ -9,6 +9,7 @@ from tests.support import random_bits, same_bits
 
 
 @pytest.mark.parametrize("placement", ["bind", "interleave"])
+@pytest.mark.finds("uninitialised")
 def test_a_storage_grows_and_shrinks_and_keeps_what_both_sizes_hold(placement: str) -> None:
     host = random_bits((20_000,), torch.uint8)
     with torch.spyre.placement(placement):

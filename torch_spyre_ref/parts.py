@@ -7,8 +7,12 @@ from typing import Any
 
 from torch_spyre_ref.allocator import Allocator, CardMemory, Space
 from torch_spyre_ref.device import DeviceDriver
+from torch_spyre_ref.emulator.fetch import FetchUnit
 from torch_spyre_ref.emulator.regions import RegionTable
 from torch_spyre_ref.launch import Job
+from torch_spyre_ref.runtime.hazards import Hazards
+from torch_spyre_ref.streams import EventDriver, StreamDriver
+from torch_spyre_ref.submission import OneQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,4 +24,9 @@ class Parts:
     card_memory: type[Any] = CardMemory
     space: type[Any] = Space
     region_table: type[Any] = RegionTable
+    hazards: type[Any] = Hazards
+    fetch_unit: type[Any] = FetchUnit
     job: type[Any] = Job
+    submission: type[Any] = OneQueue
+    stream_driver: type[Any] = StreamDriver
+    event_driver: type[Any] = EventDriver

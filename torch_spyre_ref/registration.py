@@ -23,12 +23,14 @@ from torch_spyre_ref import (  # noqa: E402
     device,
     generator,
     sanitizer,
-    streams,
 )
 from torch_spyre_ref.aten import fallback, kernels  # noqa: E402
 from torch_spyre_ref.memory import api as memory_api  # noqa: E402
 from torch_spyre_ref.memory.driver import MemoryDriver, open_memory  # noqa: E402
 from torch_spyre_ref.parts import Parts  # noqa: E402
+from torch_spyre_ref.profiler import api as profiler_api  # noqa: E402
+from torch_spyre_ref.profiler.driver import TraceDriver  # noqa: E402
+from torch_spyre_ref.queueing import api as streams_api  # noqa: E402
 
 _lock = threading.Lock()
 _library: list[torch.library.Library] = []
@@ -68,12 +70,15 @@ def _install(parts: Parts) -> None:
     """Hand the bridge one object that answers for every part."""
     new = backend.Backend(parts)
     new.memory = MemoryDriver(parts.allocator(partial(open_memory, new)))
+    new.streams = parts.stream_driver(new)
     new.driver = SimpleNamespace()
     for role in (
         parts.device_driver(new),
-        streams.StreamDriver(new),
+        new.streams,
+        parts.event_driver(new.streams),
         new.memory,
         kernels.KernelDriver(),
+        TraceDriver(new),
     ):
         for name in dir(role):
             if not name.startswith("_"):
@@ -89,8 +94,9 @@ def _tell_torch() -> None:
         *memory_api.EXPORTS,
         *generator.EXPORTS,
         *fallback.EXPORTS,
-        *streams.EXPORTS,
+        *streams_api.EXPORTS,
         *sanitizer.EXPORTS,
+        *profiler_api.EXPORTS,
     )
     module = device.publish(functions)
     setattr(module, "__getattr__", _computed_attribute)  # noqa: B010 (mypy knows no module method)
@@ -99,6 +105,7 @@ def _tell_torch() -> None:
     kernels.register(library)
     _library.append(library)
     atexit.register(_shut_down)
+    sanitizer.report_at_exit()
 
 
 def _computed_attribute(name: str) -> bool:

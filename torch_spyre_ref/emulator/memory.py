@@ -8,11 +8,12 @@ the clock says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torch_spyre_ref.emulator.addresses import CompositeAddress
 from torch_spyre_ref.emulator.operands import DeviceRange
 from torch_spyre_ref.emulator.pages import Bytes, Pages
 from torch_spyre_ref.emulator.walk import gather, scatter
@@ -31,21 +32,37 @@ class RegionFaultError(RuntimeError):
     """An operation met a region that is not there, or ran over its end."""
 
 
+class Visit(NamedTuple):
+    """Where an index or a mask took a load or store: ``size``-byte elements at logical ``at``."""
+
+    visitor: object
+    is_write: bool
+    address: CompositeAddress
+    at: NDArray[np.int64]
+    size: int
+
+
 class Memory:
     """The memory of one card, by region id. Bytes of a region that were never written are zero."""
 
     def __init__(self) -> None:
         self._regions: dict[int, Bytes] = {}
+        self._views: dict[int, memoryview] = {}  # of the same bytes: quicker to cut
+        self.changes = 0  # how often regions came or went
         self.watch: Callable[[DeviceRange], None] | None = None  # told of what is written
+        self.visits: list[Visit] | None = None  # notes of indirect accesses, for who wants them
         self.on_detach: Callable[[], None] | None = None
 
     def attach(self, region: int, size: int) -> None:
         """Put ``size`` bytes behind the id ``region``."""
         self._regions[region] = Pages(size).bytes()
+        self._views[region] = self._regions[region].data
+        self.changes += 1
 
     def detach(self, region: int) -> None:
         """Take the bytes behind ``region`` away; views handed out earlier stay valid."""
-        del self._regions[region]
+        del self._regions[region], self._views[region]
+        self.changes += 1
         if self.on_detach is not None:
             self.on_detach()
 
@@ -61,11 +78,12 @@ class Memory:
 
     def dense(self, source: DeviceRange) -> bytes:
         """The bytes of ``source``, as a value."""
-        if len(source.address.chunks) > 1 or source.loops:
+        chunks = source.address.chunks
+        if len(chunks) > 1 or source.loops or chunks[0].region not in self._views:
             return self.read(source).tobytes()
-        number, base, _ = source.address.chunks[0]
+        number, base, _ = chunks[0]
         start = base + source.offset
-        return self.region(number)[start : start + source.run].tobytes()
+        return self._views[number][start : start + source.run].tobytes()
 
     def read(self, source: DeviceRange) -> Bytes:
         """The bytes of ``source``, dense and in row-major order, as a new array."""

@@ -72,7 +72,7 @@ def read_slot(program: Program, slot: bytes) -> tuple[list[Patch], list[int | fl
             f"program {program.name!r} takes a correction slot of {need} bytes "
             f"({program.addresses} addresses, {program.symbols} numbers), not {len(slot)}"
         )
-    patches = [_read_address(slot, i) for i in range(program.addresses)]
+    patches = [read_address(slot, i) for i in range(program.addresses)]
     start = program.addresses * ADDRESS_BYTES
     layout = "<" + "".join(_letters(program.numbers, program.symbols))
     return patches, list(struct.unpack_from(layout, slot, start))
@@ -86,7 +86,8 @@ def _letters(numbers: Sequence[Number], count: int) -> list[str]:
     return letters
 
 
-def _read_address(slot: bytes, index: int) -> Patch:
+def read_address(slot: bytes, index: int) -> Patch:
+    """Address symbol ``index`` of a slot. Raises ``ProgramError`` when it is none."""
     at = index * ADDRESS_BYTES
     count, zero, grain, start, _ = _HEAD.unpack_from(slot, at)
     words = _CHUNKS.unpack_from(slot, at + _HEAD.size)
