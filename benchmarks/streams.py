@@ -65,7 +65,8 @@ class Loop:
             memory.read_into(where, found)
             self.seen.append(int(found[0]))
 
-        preparation = [prepare(HostCallback(pack, PREPARATION)), prepare(H2D(staging, where))]
+        packing = HostCallback(pack, PREPARATION, staging)
+        preparation = [prepare(packing), prepare(H2D(staging, where))]
         program = [prepare(Compute(COMPUTE, compute, inputs=(where,)))]
         job: Any = SimpleNamespace(artifact=SimpleNamespace(name="step"))
         return BoundLaunch(job, slot, b"", (), (), preparation, program)

@@ -1016,8 +1016,14 @@ assert again.address >= then + 1024
 # %% [markdown]
 # (`on_hand_out` and `on_take_back` are for whoever wants to know: poison and memcheck, further down.)
 #
-# The garbage collector is kept out while a region is half changed: a finaliser, somebody's
-# `__del__`, is anybody's code, and might come back in through the front door.
+# Python stops between two steps for others: for a finaliser, somebody's `__del__`, when the garbage
+# collector runs, and for a signal handler when you press Ctrl-C. Both are anybody's code. The one
+# might come back in through the front door, the other leaves by an exception. While a region is half
+# changed, `UNDISTURBED` keeps both out, and delivers Ctrl-C at the end
+# ([`emulator/undisturbed.py`](../torch_spyre_ref/emulator/undisturbed.py)). That would make up a
+# quarter of an allocation that finds its block in the cache. Such a one does without, and minds the
+# order of its steps: Python heeds a signal only where a call begins or has returned, so no call
+# stands where a block would get lost.
 #
 # A view's data pointer is the storage's plus an offset, PyTorch does that by itself; so the data
 # pointer minus the allocation's address is the byte at which a view starts, however many chunks
@@ -1149,7 +1155,8 @@ class Allocator:
 # What usually runs is short: round up, take back, pop, hand out. On a miss, `carve` looks in free
 # space, then gives up the cache and looks again, then opens a region. `_relieve` comes when all that
 # was not enough. It gives up Python's garbage, the cache that this has filled, and regions that have
-# become empty. Then the request is tried once more.
+# become empty. Then the request is tried once more. And whatever comes in between, a block that
+# nobody will get is freed (`_let_go`).
 #
 # PyTorch gets all of it at once: the table of handles, the space, the card's memory, the allocator.
 

@@ -770,8 +770,8 @@ for barrier in (False, True):
 # host is.
 #
 # On PyTorch's side there are tensors, and a launch spec that says which of them is which **symbol**.
-# `Packer` stands between the two. What can be worked out once is: the order of the symbols, and one
-# `struct` for all the numbers. What is left for a launch is where each tensor lies *now*: `located`
+# `Packer` stands between the two. What can be worked out once is: the order of the symbols, and a
+# `struct` for the whole slot, by how many chunks each address has. What is left for a launch is where each tensor lies *now*: `located`
 # has its allocation and its data pointer, as `_bridge.locate` gives them; the difference is the byte
 # at which the view starts, as in chapter 2.
 # (Two tensors of one allocation may overlap, and a program stores one tile while it loads the next. An
@@ -779,15 +779,14 @@ for barrier in (False, True):
 # refused, by [`jobs/aliasing.py`](../torch_spyre_ref/jobs/aliasing.py).)
 
 # %% Pack a correction slot tags=["export"]
-import struct
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 
 from torch_spyre_ref.allocator import Allocation
 from torch_spyre_ref.aten.copies import device_range
-from torch_spyre_ref.emulator.program import pack_address
-from torch_spyre_ref.emulator.program.slot import slot_end
+from torch_spyre_ref.emulator.program.slot import slot_layout
 from torch_spyre_ref.jobs.aliasing import refuse_overlap
 from torch_spyre_ref.jobs.arguments import Binding, Located
 from torch_spyre_ref.spyrecode import LaunchSpec
@@ -801,12 +800,11 @@ class Packer:
         symbols = sorted(spec.symbols, key=lambda symbol: symbol.offset)
         self._addresses = [s.index for s in symbols if s.kind == "address"]
         self._numbers = [(s.kind == "scalar", s.index) for s in symbols if s.kind != "address"]
-        letters = "".join(
+        self._letters = "".join(
             "d" if is_scalar and spec.scalars[index].type == "float" else "q"
             for is_scalar, index in self._numbers
         )
-        padding = spec.correction_size - slot_end(len(self._addresses), len(letters))
-        self._tail = struct.Struct(f"<{letters}{padding}x")
+        self._layout = lru_cache(64)(slot_layout)
 
     def pack(
         self,
@@ -820,7 +818,8 @@ class Packer:
 
         Raises :class:`LaunchMismatchError` for arguments that overlap where they must not.
         """
-        parts, owners = [], set()
+        words: list[int | float] = []
+        counts, owners = [], set()
         for index in self._addresses:
             owner, address = located[index]
             if owner is None:
@@ -828,12 +827,16 @@ class Packer:
                     device_range(args[index])  # raises: the storage was resized away
                 owner, address = nowhere, nowhere.address
             owners.add(owner)
-            parts.append(pack_address(owner.composite, address - owner.address))
-        if len(owners) < len(parts):
+            chunks, grain = owner.composite.chunks, owner.composite.grain
+            counts.append(len(chunks))
+            words += (len(chunks), 0, grain, address - owner.address, 0)
+            for chunk in chunks:
+                words += chunk
+        if len(owners) < len(counts):
             refuse_overlap(self._spec, args)
-        numbers = [scalars[i] if is_scalar else binding.sizes[i] for is_scalar, i in self._numbers]
-        parts.append(self._tail.pack(*numbers))
-        return b"".join(parts)
+        for is_scalar, index in self._numbers:
+            words.append(scalars[index] if is_scalar else binding.sizes[index])
+        return self._layout(tuple(counts), self._letters).pack(*words)
 
 
 # %% [markdown]

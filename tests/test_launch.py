@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import dlpack
 
 from torch_spyre_ref import backend
 from torch_spyre_ref.emulator.assembly import Assembler
@@ -327,6 +329,81 @@ def test_a_mismatch_is_refused_before_anything_is_enqueued(add: Path, what: str)
     assert args[2].cpu().unique().tolist() == [2]
 
 
+class Plain(torch.Tensor):
+    """A subclass that has nothing of its own."""
+
+
+class Answering(torch.Tensor):
+    """A tensor for which Python answers, over a storage of its own."""
+
+    @classmethod
+    def __torch_dispatch__(cls, *call: Any) -> Any:
+        raise AssertionError("nobody asked")
+
+
+TAKEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "parameter": torch.nn.Parameter,
+    "subclass": lambda t: t.as_subclass(Plain),
+    "subclass with a dispatcher": lambda t: torch.Tensor._make_subclass(Answering, t),
+    "from DLPack": lambda t: dlpack.from_dlpack(dlpack.to_dlpack(t)),
+}
+
+
+@pytest.mark.parametrize("what", TAKEN)
+def test_what_has_a_tensor_s_memory_is_taken(add: Path, what: str) -> None:
+    plan = prepare_kernel(add, 0)
+    for _ in range(2):
+        a, b, c = good()
+        launch_jobplan(plan, [TAKEN[what](a), TAKEN[what](b[:, :]), c])
+        assert c.cpu().unique().tolist() == [2]
+
+
+def without_storage() -> torch.Tensor:
+    tensor = torch.ones(4, 6, device="spyre:0")
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def fake() -> torch.Tensor:
+    with FakeTensorMode():
+        return torch.empty(4, 6, device="spyre:0")
+
+
+REFUSED: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    "None": (lambda: None, LaunchMismatchError, "None was given where a tensor belongs"),
+    "text": (lambda: "x", LaunchMismatchError, "'x' was given where a tensor belongs"),
+    "sparse": (lambda: torch.eye(4).to_sparse(), LaunchMismatchError, "device cpu was given"),
+    "meta": (lambda: torch.empty(4, 6, device="meta"), LaunchMismatchError, "device meta"),
+    "no element": (lambda: torch.ones(0, 6, device="spyre:0"), LaunchMismatchError, r"\(0, 6\)"),
+    "no storage": (without_storage, RuntimeError, "has no memory"),
+    "fake": (fake, RuntimeError, "has no memory"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state")
+def test_what_has_no_memory_of_its_own_is_refused_also_after_what_has(add: Path, what: str) -> None:
+    make, error, message = REFUSED[what]
+    plan, (a, b, c) = prepare_kernel(add, 0), good()
+    for _ in range(2):
+        with pytest.raises(error, match=message):
+            launch_jobplan(plan, [a, make(), c])  # type: ignore[list-item]
+        launch_jobplan(plan, [a, b, c])
+    assert c.cpu().unique().tolist() == [2]
+
+
+def test_a_tensor_of_a_functional_transform_is_refused(add: Path) -> None:
+    plan, (a, b, c) = prepare_kernel(add, 0), good()
+
+    def inside(x: torch.Tensor) -> torch.Tensor:
+        with pytest.raises(NotImplementedError, match="Cannot access storage"):
+            launch_jobplan(plan, [a, x, c])
+        return x.sum()
+
+    torch.func.vmap(inside)(torch.ones(2, 4, 6, device="spyre:0"))
+    torch.func.grad(inside)(b)
+
+
 def test_arguments_in_another_order_are_refused(tmp_path: Path) -> None:
     write_artifact(tmp_path / "sum", sum_program(), SUM, memory=256 + 4 * 1024)
     plan = prepare_kernel(tmp_path / "sum", 0)
@@ -630,9 +707,10 @@ def test_launching_costs_the_same_beside_many_programs(tmp_path: Path) -> None:
     plan, args = prepare_kernel(tmp_path / "add", 0), good()
     for _ in range(4):
         launch_jobplan(plan, args)
-    alone = calls(plan, args)
+    # The least of three: the sanitizer forgets what is old now and then, in whose call ever.
+    alone = min(calls(plan, args) for _ in range(3))
     others = []
     for index in range(40):
         write_artifact(tmp_path / "other", add_program(), add_spec(), name=f"add {index}")
         others.append(prepare_kernel(tmp_path / "other", 0))
-    assert calls(plan, args) <= alone + 5
+    assert min(calls(plan, args) for _ in range(3)) <= alone + 5

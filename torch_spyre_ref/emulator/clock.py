@@ -26,6 +26,7 @@ Duration = int | Callable[[], int]
 """Virtual ns that an operation takes, or what says so at the moment it starts: how long a program
 runs is known when it has been fetched."""
 
+
 class Clock:
     """Virtual time, the agenda of started work, and the lock around both.
 

@@ -78,12 +78,8 @@ class Memory:
 
     def dense(self, source: DeviceRange) -> bytes:
         """The bytes of ``source``, as a value."""
-        chunks = source.address.chunks
-        if len(chunks) > 1 or source.loops or chunks[0].region not in self._views:
-            return self.read(source).tobytes()
-        number, base, _ = chunks[0]
-        start = base + source.offset
-        return self._views[number][start : start + source.run].tobytes()
+        run = self._run(source)
+        return self.read(source).tobytes() if run is None else run.tobytes()
 
     def read(self, source: DeviceRange) -> Bytes:
         """The bytes of ``source``, dense and in row-major order, as a new array."""
@@ -93,11 +89,13 @@ class Memory:
 
     def read_into(self, source: DeviceRange, out: Bytes) -> None:
         """Copy ``source`` to the dense array ``out`` of ``source.nbytes`` bytes."""
+        run = self._run(source)
+        if run is not None:
+            out.data[:] = run
+            return
         view = self._view(source)
         if view is None:
             gather(source, self.region, out)
-        elif not source.loops:
-            out[:] = view
         else:
             np.copyto(out.view(view.dtype).reshape(view.shape), view)
 
@@ -108,11 +106,13 @@ class Memory:
         """
         if self.watch is not None:
             self.watch(target)
+        run = self._run(target)
+        if run is not None:
+            run[:] = data.data
+            return
         view = self._view(target)
         if view is None or target.overlaps_itself:
             scatter(target, self.region, data)
-        elif not target.loops:
-            view[:] = data
         else:
             np.copyto(view, data.view(view.dtype).reshape(view.shape))
 
@@ -137,6 +137,19 @@ class Memory:
                     np.copyto(view, np.frombuffer(pattern * (size // len(pattern)), word))
                     return
         self.write(target, np.tile(np.frombuffer(pattern, np.uint8), target.nbytes // len(pattern)))
+
+    def _run(self, span: DeviceRange) -> memoryview | None:
+        """The bytes themselves, where they are one run in one chunk: the quick way for small ones.
+
+        None also where they are not there: `_view` says why.
+        """
+        chunks = span.address.chunks
+        view = self._views.get(chunks[0].region)
+        if view is None or span.loops or len(chunks) > 1:
+            return None
+        start = chunks[0].offset + span.offset
+        run = view[start : start + span.run]
+        return run if len(run) == span.run else None
 
     def _view(self, span: DeviceRange, word: int = 0) -> NDArray[Any] | None:
         """A view of the bytes in words, its last axis one run; None when chunks are several."""

@@ -92,7 +92,9 @@ class Arguments:
         like, located = _bridge.signature(args)
         key = (like, *map(type, scalars)) if scalars else like
         binding = self._bindings.get(key)
-        if binding is None or any(type(s) is int and s.bit_length() > 63 for s in scalars):
+        if binding is None or (
+            scalars and any(type(s) is int and s.bit_length() > 63 for s in scalars)
+        ):
             binding = self._check(args, scalars)
             if None in located:  # a tensor that answers for itself may answer otherwise next time
                 return binding, [_bridge.locate(tensor) for tensor in args]

@@ -82,7 +82,7 @@ class Watch:
 
     def clear(self) -> None:
         """Forget what was pending, and who was alone."""
-        self.alone = None
+        self.alone, self._taken = None, 0
         self._touched.clear()
 
     def is_needed(self, queue: "Queue") -> bool:
