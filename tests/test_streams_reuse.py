@@ -16,16 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.streaming import LONG, busy, pinned, settle
-from torch_spyre_ref import _bridge, backend
+from torch_spyre_ref import _bridge
 
 
 @pytest.fixture(autouse=True)
 def derivation() -> Iterator[None]:
     """These tests need derived edges."""
-    if not getattr(backend.current().runtime, "derive_edges", False):
-        pytest.skip("edges are not derived")
-    yield
-    settle()
+    with torch.spyre.derive_edges():
+        yield
+        settle()
 
 
 def address(tensor: torch.Tensor) -> object:
@@ -152,3 +151,14 @@ def test_random_programs_over_streams_that_share_everything_run_as_if_in_turn(
     torch.spyre.synchronize()
     assert all(host.eq(value).all() for host, value in seen)
     assert [card.cpu().unique().tolist() for card in cards] == [[value] for value in model]
+
+
+def test_without_derived_edges_the_same_code_races_and_the_sanitizer_says_so() -> None:
+    writer, source = torch.Stream("spyre"), pinned(LONG, 5)
+    with torch.spyre.derive_edges(False), torch.spyre.sanitizer.expect("race"):
+        card = torch.zeros(LONG, device="spyre")
+        torch.spyre.synchronize()
+        with writer:
+            card.copy_(source, non_blocking=True)
+        card.fill_(6.0)
+        torch.spyre.synchronize()

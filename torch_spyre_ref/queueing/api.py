@@ -88,6 +88,18 @@ def preparation_stream(on: bool = True) -> Iterator[None]:
         _settle()
 
 
+@contextmanager
+def derive_edges(on: bool = True) -> Iterator[None]:
+    """In the block, order what touches the same memory on different streams, or do not.
+
+    Off, as on CUDA, only events do: run a test so, under ``torch.spyre.sanitizer()``, to see
+    whether the code is portable. It holds for all threads and cards, which it waits for on the way
+    in and out.
+    """
+    with backend.current().runtime.deriving(on):
+        yield
+
+
 def _settle() -> None:
     if backend.current().started:
         for card in backend.current().runtime.cards:
@@ -103,4 +115,5 @@ EXPORTS = (
     set_stream,
     reset,
     preparation_stream,
+    derive_edges,
 )
