@@ -22,10 +22,10 @@ unexport PYTHONPATH VIRTUAL_ENV
 
 heading = @printf '\n== %s\n' '$(1)'
 
-.PHONY: help site serve test setup tangle chapters pages bench clean
+.PHONY: help site serve test setup tangle chapters pages conformance bench clean
 
 help: ## list the commands
-	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 16
+	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 18
 
 site: chapters ## run the chapters and build the site into site/
 	$(call heading,Site)
@@ -73,8 +73,11 @@ chapters: tangle ## run the chapters that have changed and write their notebooks
 bench: setup ## measure ours and theirs side by side, and write the site's page of figures
 	python -m benchmarks all --write
 
+conformance: setup ## run PyTorch's operator database on the card and write docs/conformance.json
+	python tools/conformance.py --write
+
 clean: ## remove what was built; the environments stay (rm -r .venv*)
-	rm -rf build site .cache docs/chapters docs/api
+	rm -rf build site .cache docs/chapters docs/api docs/operators
 
 # Set-up. The extension lies in the source folder, so that only one environment's build is there
 # at a time: the stamp of every other environment goes when one is built.

@@ -15,7 +15,7 @@ os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 import torch
 from setuptools import setup
 from setuptools.command.build_py import build_py
-from torch.utils.cpp_extension import BuildExtension, CppExtension
+from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
 ROOT = Path(__file__).parent
 PACKAGE = "torch_spyre_ref"
@@ -51,6 +51,8 @@ setup(
             f"{PACKAGE}._bridge",
             sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").glob("*.cpp")),
             depends=sorted(str(path.relative_to(ROOT)) for path in (ROOT / "csrc").glob("*.h")),
+            include_dirs=[str(Path(path) / "kineto") for path in include_paths()],
+            define_macros=[("USE_KINETO", None)] if torch.autograd.kineto_available() else [],
             extra_compile_args=FLAGS,
         )
     ],

@@ -12,7 +12,16 @@ from pathlib import Path
 
 from benchmarks.measure import Figure
 
-NAMES = {"allocate": "allocate", "copy": "copy", "import": "imports", "chapters": "chapters"}
+NAMES = {
+    "allocate": "allocate",
+    "copy": "copy",
+    "import": "imports",
+    "launch": "launch",
+    "elementwise": "elementwise",
+    "matmul": "matmul",
+    "streams": "streams",
+    "chapters": "chapters",
+}
 PAGE = Path("docs/benchmarks.md")
 HEADINGS = ("what", "ours", "theirs", "value", "goal", "")
 
@@ -73,6 +82,8 @@ def main() -> None:
     if not names:
         print("python -m benchmarks NAME [NAME ...] | all, of:", ", ".join(NAMES))
         return
+    # NumPy's BLAS asks for it when it is imported, which torch does: one thread there, too.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     import torch
 
     torch.set_num_threads(1)

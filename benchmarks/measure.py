@@ -6,11 +6,15 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of a report: what was measured, both sides, and the goal for ``value``."""
+    """One line of a report: what was measured, both sides, and the goal for ``value``.
+
+    The value should be no more than the goal, or no less where ``at_least`` says so.
+    """
 
     what: str
     ours: float
@@ -19,22 +23,24 @@ class Figure:
     value: float
     goal: float
     kind: str = "ratio"
+    at_least: bool = False
 
     @property
     def met(self) -> bool:
         """Whether the value is within its goal."""
-        return self.value <= self.goal
+        return self.value >= self.goal if self.at_least else self.value <= self.goal
 
     def cells(self) -> tuple[str, ...]:
         """What, ours, theirs, value, goal and verdict, as text."""
         theirs = "" if self.theirs is None else f"{self.theirs:,.3g} {self.unit}"
         mark = "×" if self.kind == "ratio" else f" {self.unit}"
+        sign = "≥" if self.at_least else "≤"
         return (
             self.what,
             f"{self.ours:,.3g} {self.unit}",
             theirs,
             f"{self.value:,.3g}{mark}",
-            f"≤ {self.goal:,.3g}{mark}",
+            f"{sign} {self.goal:,.3g}{mark}",
             "met" if self.met else "MISSED",
         )
 
@@ -58,12 +64,22 @@ def interleaved(
     *sides: Callable[[], object], calls: int = 1, rounds: int = 21, warm_up: int = 2
 ) -> list[float]:
     """Seconds a call of each side: the median over rounds in which the sides take turns."""
+
+    def timed(side: Callable[[], object]) -> float:
+        start = time.perf_counter()
+        for _ in range(calls):
+            side()
+        return (time.perf_counter() - start) / calls
+
+    return in_turns(*(partial(timed, side) for side in sides), rounds=rounds, warm_up=warm_up)
+
+
+def in_turns(*sides: Callable[[], float], rounds: int = 21, warm_up: int = 2) -> list[float]:
+    """The median of what each side measures of itself, over rounds in which they take turns."""
     samples: list[list[float]] = [[] for _ in sides]
     for round_number in range(rounds + warm_up):
         for side, times in zip(sides, samples, strict=True):
-            start = time.perf_counter()
-            for _ in range(calls):
-                side()
+            seconds = side()
             if round_number >= warm_up:
-                times.append((time.perf_counter() - start) / calls)
+                times.append(seconds)
     return [statistics.median(times) for times in samples]

@@ -253,7 +253,7 @@ assert card.memory.read(target)[0] == 1
 # | `D2D(source, target)` | card → card | `move` | latency, and the sticks of the more scattered side |
 # | `Fill(target, pattern, free=False)` | → card | `move` | latency and sticks; nothing when `free` |
 # | `Compute(duration, effect, inputs, outputs)` | card → card | `compute` | its duration |
-# | `HostCallback(function, duration=None)` | host | none | its duration, or the data sheet's `callback_time` |
+# | `HostCallback(function, duration=None, staging=None)` | host | none | its duration, or the data sheet's `callback_time` |
 # | `EventSignal()` | | none | nothing |
 # | `EventWait(signal)` | | none | until the signal has fired |
 #
@@ -844,12 +844,13 @@ assert [record.label for record in bench.machine.timeline] == ["first", "urgent"
 class HostCallback(Operation):
     """Run ``function`` on the host, in queue order.
 
-    It works on values captured at submission and on its own staging buffer, and never calls the
-    runtime. ``duration`` of None is the card's ``callback_time``.
+    It works on values captured at submission and on its own ``staging`` buffer, pinned bytes that
+    it writes, and never calls the runtime. ``duration`` of None is the card's ``callback_time``.
     """
 
     function: Callable[[], None]
     duration: int | None = None
+    staging: Bytes | None = None
 
     def __post_init__(self) -> None:
         check_duration(self, self.duration or 0)

@@ -923,7 +923,7 @@ class Allocation:
 # %% Keep what is live and what is cached tags=["export"]
 from collections.abc import Callable
 
-from torch_spyre_ref.memory.collection import collection_paused
+from torch_spyre_ref.emulator.undisturbed import UNDISTURBED
 from torch_spyre_ref.memory.placement import ANYWHERE
 from torch_spyre_ref.memory.statistics import Statistics
 
@@ -947,25 +947,31 @@ class CardMemory:
 
     def hand_out(self, block: Allocation, nbytes: int) -> None:
         """Make a block live, under an address that nobody has had."""
+        self.statistics.took(block.size, nbytes)
         block.nbytes, block.address = nbytes, self.next_address
         self.next_address += block.size + GUARD
         self.live[block.address] = block
-        self.statistics.took(block.size, nbytes)
 
     def take_back(self, block: Allocation) -> None:
         """Cache a block that was live, or return it to its regions."""
-        del self.live[block.address]
-        self.statistics.gave(block.size, block.nbytes)
         size, cache, spare = block.size, self.cache, self.carved - len(self.live)
-        if spare <= CACHE_BLOCKS and block.placement is ANYWHERE and size in cache:
+        if spare < CACHE_BLOCKS and block.placement is ANYWHERE and size in cache:
+            self.statistics.gave(size, block.nbytes)
+            del self.live[block.address]
             cache[size].append(block)
         else:
-            self._give(block)
+            with UNDISTURBED:
+                self.statistics.gave(size, block.nbytes)
+                del self.live[block.address]
+                self._give(block)
 
     def carve(self, size: int, where: Placement) -> Allocation | None:
-        """A new block from free space, then after a flush, then from a new region; else None."""
+        """A new block from free space, then after a flush, then from a new region; else None.
+
+        The caller is undisturbed.
+        """
         for grow in (False, False, True):
-            with suppress(NoRoomError), collection_paused():
+            with suppress(NoRoomError):
                 composite = self.space.take(size, where, grow)
                 self.carved += 1
                 self.cache.setdefault(size, [])
@@ -974,12 +980,11 @@ class CardMemory:
         return None
 
     def _give(self, block: Allocation) -> None:
-        with collection_paused():
-            self.carved -= 1
-            self.space.give(block.composite.chunks)
+        self.carved -= 1
+        self.space.give(block.composite.chunks)
 
     def flush(self) -> None:
-        """Return every cached block; a finaliser may allocate between two of them."""
+        """Return every cached block. The caller is undisturbed."""
         while self.cache:
             _, blocks = self.cache.popitem()
             while blocks:
@@ -987,9 +992,10 @@ class CardMemory:
 
     def release(self) -> None:
         """Give wholly free regions back to the card, once no work is in flight."""
-        self.flush()
+        with UNDISTURBED:
+            self.flush()
         self.synchronize()
-        with collection_paused():
+        with UNDISTURBED:
             self.space.release_empty()
 
 
@@ -1010,8 +1016,14 @@ assert again.address >= then + 1024
 # %% [markdown]
 # (`on_hand_out` and `on_take_back` are for whoever wants to know: poison and memcheck, further down.)
 #
-# The garbage collector is kept out while a region is half changed: a finaliser, somebody's
-# `__del__`, is anybody's code, and might come back in through the front door.
+# Python stops between two steps for others: for a finaliser, somebody's `__del__`, when the garbage
+# collector runs, and for a signal handler when you press Ctrl-C. Both are anybody's code. The one
+# might come back in through the front door, the other leaves by an exception. While a region is half
+# changed, `UNDISTURBED` keeps both out, and delivers Ctrl-C at the end
+# ([`emulator/undisturbed.py`](../torch_spyre_ref/emulator/undisturbed.py)). That would make up a
+# quarter of an allocation that finds its block in the cache. Such a one does without, and minds the
+# order of its steps: Python heeds a signal only where a call begins or has returned, so no call
+# stands where a block would get lost.
 #
 # A view's data pointer is the storage's plus an offset, PyTorch does that by itself; so the data
 # pointer minus the allocation's address is the byte at which a view starts, however many chunks
@@ -1053,46 +1065,87 @@ class Allocator:
         """What is kept for a card; asking for one that has not started starts it."""
         return self.cards.get(device) or self.cards.setdefault(device, self.open_card(device))
 
-    def allocate(self, nbytes: int, device: int, stream: int = 0, last: bool = False) -> Allocation:
+    def allocate(self, nbytes: int, device: int, stream: int = 0) -> Allocation:
         """A block of at least ``nbytes`` > 0 bytes on a card, or ``torch.OutOfMemoryError``."""
         card = self.cards.get(device) or self.card(device)
         where = current_placement.get() if asked_for else ANYWHERE
         size = (nbytes + ALIGNMENT - 1) & -ALIGNMENT
-        lock = self.lock
+        lock, block = self.lock, None
         try:
-            lock.acquire()  # `with` takes twice as long; inside, since Ctrl-C may come at once
-            if self.pending:
-                self.take_back()
-            bucket = card.cache.get(size) if where is ANYWHERE else None
-            block = bucket.pop() if bucket else card.carve(size, where)
-            if block is not None:
-                card.hand_out(block, nbytes)
-        finally:
-            lock.release()
-        if block is None:
-            self._relieve(card, nbytes, where, last)
-            return self.allocate(nbytes, device, stream, last=True)
-        if card.on_hand_out is not None:
-            card.on_hand_out(block)
-        return block
+            try:
+                lock.acquire()  # `with` takes twice as long; inside, since Ctrl-C may come at once
+                if self.pending:
+                    self.take_back()
+                if where is ANYWHERE and (bucket := card.cache.get(size)):
+                    block = bucket[-1]
+                    del bucket[-1]  # pop() is a call, and at its end Ctrl-C might drop the block
+                    card.hand_out(block, nbytes)
+            finally:
+                lock.release()
+            if block is None:
+                block = self._carve(card, size, where, nbytes)
+            if card.on_hand_out is not None:
+                card.on_hand_out(block)
+            return block
+        except BaseException:
+            self._let_go(card, block, nbytes)
+            raise
 
     def take_back(self) -> None:
         """Take back what deleters have freed. The caller holds the lock."""
-        while self.pending:
-            card = (block := self.pending.popleft()).card
-            if card.on_take_back is not None:
-                card.on_take_back(block)
-            card.take_back(block)
+        pending = self.pending
+        while pending:
+            if (tell := pending[0].card.on_take_back) is not None:
+                with UNDISTURBED:
+                    tell(block := pending.popleft())
+                    block.card.take_back(block)
+                continue
+            block = pending[0]
+            del pending[0]
+            try:
+                block.card.take_back(block)
+            except BaseException:
+                if block.card.live.get(block.address) is block:
+                    pending.append(block)
+                raise
+
+    def _carve(
+        self, card: CardMemory, size: int, where: Placement, nbytes: int, last: bool = False
+    ) -> Allocation:
+        """A block that the cache does not have. Makes room for it if need be."""
+        block = None
+        try:
+            with UNDISTURBED, self.lock:
+                self.take_back()
+                block = card.carve(size, where)
+                if block is not None:
+                    card.hand_out(block, nbytes)
+        except BaseException:
+            self._let_go(card, block, nbytes)
+            raise
+        if block is None:
+            self._relieve(card, nbytes, where, last)
+            return self._carve(card, size, where, nbytes, last=True)
+        return block
+
+    def _let_go(self, card: CardMemory, block: Allocation | None, nbytes: int) -> None:
+        """Free a block that nobody will get."""
+        if block is not None:
+            with UNDISTURBED, self.lock:
+                if card.live.get(block.address) is not block:
+                    card.hand_out(block, nbytes)
+                self.free(block)
 
     def _relieve(self, card: CardMemory, nbytes: int, where: Placement, last: bool) -> None:
         if not last:
             gc.collect()  # not under the lock: a finaliser is anybody's code
-        with self.lock, collection_paused():
+        with self.lock:
             self.take_back()
             card.release()
             if not last:
                 card.statistics.retries += 1
                 return
+        with UNDISTURBED, self.lock:
             card.statistics.ooms += 1
             message = out_of_memory_message(card, nbytes, where)
         raise torch.OutOfMemoryError(message)
@@ -1102,7 +1155,8 @@ class Allocator:
 # What usually runs is short: round up, take back, pop, hand out. On a miss, `carve` looks in free
 # space, then gives up the cache and looks again, then opens a region. `_relieve` comes when all that
 # was not enough. It gives up Python's garbage, the cache that this has filled, and regions that have
-# become empty. Then the request is tried once more.
+# become empty. Then the request is tried once more. And whatever comes in between, a block that
+# nobody will get is freed (`_let_go`).
 #
 # PyTorch gets all of it at once: the table of handles, the space, the card's memory, the allocator.
 

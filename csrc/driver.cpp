@@ -38,6 +38,8 @@ constexpr std::array<const char*, kMethods> kNames = {
     "elapsed_time",
     "destroy_event",
     "fallback",
+    "start_trace",
+    "stop_trace",
 };
 
 std::atomic<const Driver*> installed{nullptr};

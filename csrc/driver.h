@@ -40,9 +40,11 @@ enum class Method : size_t {
   elapsed_time,
   destroy_event,
   fallback,
+  start_trace,
+  stop_trace,
 };
 // --8<-- [end:driver-methods]
-constexpr size_t kMethods = static_cast<size_t>(Method::fallback) + 1;
+constexpr size_t kMethods = static_cast<size_t>(Method::stop_trace) + 1;
 
 class Driver {
  public:

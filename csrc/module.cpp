@@ -11,7 +11,9 @@
 #include "driver.h"
 #include "generator.h"
 #include "hooks.h"
+#include "profiler.h"
 #include "shield.h"
+#include "signature.h"
 #include "versions.h"
 
 namespace spyre {
@@ -42,6 +44,7 @@ PyObject* install(PyObject*, PyObject* object) {
   install_driver(object);
   register_allocators();
   register_hooks();
+  register_profiler();
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -59,15 +62,17 @@ PyObject* allocation(PyObject*, PyObject* tensor) {
   END_HANDLE_TH_ERRORS
 }
 
-PyObject* locate(PyObject*, PyObject* object) {
+PyObject* locate_(PyObject*, PyObject* object) {
   HANDLE_TH_ERRORS
   const at::Tensor& tensor = tensor_of(object);
-  const auto& data = storage_of(tensor).data_ptr();
-  if (!data.get()) return checked(Py_BuildValue("Oi", Py_None, 0)).take();
-  const auto start = reinterpret_cast<uintptr_t>(data.get()) +
-                     static_cast<uintptr_t>(tensor.storage_offset()) * tensor.itemsize();
-  Ref address = checked(PyLong_FromUnsignedLongLong(start));
-  return checked(PyTuple_Pack(2, allocation_of(data).get(), address.get())).take();
+  storage_of(tensor);
+  return locate(tensor).take();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* signature_(PyObject*, PyObject* entries) {
+  HANDLE_TH_ERRORS
+  return signature(entries).take();
   END_HANDLE_TH_ERRORS
 }
 
@@ -137,6 +142,8 @@ PyObject* generator_reserve(PyObject*, PyObject* const* arguments, Py_ssize_t co
   END_HANDLE_TH_ERRORS
 }
 
+PyObject* correlation_id_(PyObject*, PyObject*) { return PyLong_FromLongLong(correlation_id()); }
+
 PyObject* shield(PyObject*, PyObject* callable) {
   HANDLE_TH_ERRORS
   return make_shield(callable);
@@ -153,7 +160,8 @@ PyMethodDef methods[] = {
     {"shutdown", shutdown, METH_NOARGS, nullptr},
     {"allocation", allocation, METH_O, nullptr},
     {"storage_allocation", storage_allocation, METH_O, nullptr},
-    {"locate", locate, METH_O, nullptr},
+    {"locate", locate_, METH_O, nullptr},
+    {"signature", signature_, METH_O, nullptr},
     {"device_count", device_count_, METH_NOARGS, nullptr},
     {"current_device", current_device_, METH_NOARGS, nullptr},
     {"set_device", set_device_, METH_O, nullptr},
@@ -162,6 +170,7 @@ PyMethodDef methods[] = {
     {"exchange_stream", fast(exchange_stream_), METH_FASTCALL, nullptr},
     {"default_generator", default_generator_, METH_O, nullptr},
     {"generator_reserve", fast(generator_reserve), METH_FASTCALL, nullptr},
+    {"correlation_id", correlation_id_, METH_NOARGS, nullptr},
     {"shield", shield, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -111,6 +111,24 @@ void copy_storage(std::vector<Operand*>& operands) {
 }
 // --8<-- [end:fallback-overlap]
 
+bool changes_size(const Operand& operand) {
+  return operand.written && operand.cpu.numel() > 0 && operand.cpu.sizes() != operand.card.sizes();
+}
+
+// An out= result that would grow into a neighbour: the CPU's kernel, whose tensors lie apart, could
+// not see it, and would have refused.
+void refuse_to_grow_into(const Operand& result, const at::Tensor& other) {
+  if (other.numel() == 0 || other.is_same(result.card) ||
+      !result.card.storage().is_alias_of(other.storage()))
+    return;
+  const auto start = extent(result.card).first;
+  const auto [from, to] = extent(other);
+  TORCH_CHECK(from >= start + static_cast<int64_t>(result.cpu.nbytes()) || to <= start,
+              "unsupported operation: some elements of the input tensor and the written-to tensor "
+              "refer to a single memory location. Please clone() the tensor before performing the "
+              "operation.");
+}
+
 // What the kernel wrote goes back into the same tensor, which takes an out= result's new shape.
 void copy_back(const Operand& operand) {
   const auto& card = operand.card;
@@ -156,6 +174,9 @@ void Operands::copy_to_cpu() {
 }
 
 void Operands::write_back() const {
+  for (const auto& result : all_)
+    if (changes_size(result))
+      for (const auto& other : all_) refuse_to_grow_into(result, other.card);
   for (const auto& operand : all_)
     if (operand.written) copy_back(operand);
 }

@@ -65,6 +65,33 @@ def nothing_left_alive(request: pytest.FixtureRequest) -> Iterator[None]:
     assert sum(_live_blocks()) <= before, "the test left tensors on a card"
 
 
+@pytest.fixture(autouse=True)
+def nothing_found(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Under TORCH_SPYRE_REF_SANITIZE=1, a test fails for a fault that it does not expect.
+
+    It expects those of ``torch.spyre.sanitizer.expect`` and those that ``pytest.mark.finds`` names.
+    """
+    yield
+    if "torch" not in sys.modules:
+        return
+    from torch_spyre_ref import backend
+
+    if backend._current is None or not backend.current().started:
+        return
+    runtime = backend.current().runtime
+    for card in runtime.cards if runtime.sanitizer.on else ():
+        card.settle()
+    reports = runtime.sanitizer.reports[:]
+    runtime.sanitizer.reports.clear()
+    marker = request.node.get_closest_marker("finds")
+    expected = marker.args if marker is not None and runtime.sanitizer.on else ()
+    found = [str(report) for report in reports if report.kind not in expected]
+    if found and not request.node.stash.get(_FAILED, False):
+        pytest.fail(f"the sanitizer found {len(found)} faults:\n" + "\n".join(found))
+    missing = set(expected) - {report.kind for report in reports}
+    assert not missing, f"the sanitizer was to find {missing}"
+
+
 @pytest.fixture
 def run_python() -> Run:
     """Run a piece of Python in a process of its own, and return what it printed.
@@ -100,3 +127,12 @@ def region_bytes() -> int:
 
     region: int = backend.current().runtime.spec.region
     return region
+
+
+@pytest.fixture
+def no_derivation() -> Iterator[None]:
+    """Only explicit events order one queue after another; else tests of events prove little."""
+    from torch_spyre_ref import backend
+
+    with backend.current().runtime.deriving(False):
+        yield

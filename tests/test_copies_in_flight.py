@@ -54,6 +54,7 @@ def test_bytes_for_the_host_arrive_before_an_event_that_was_recorded_after() -> 
     assert event.query() and host.eq(1).all()
 
 
+@pytest.mark.finds("race")
 def test_a_pinned_source_that_changes_before_the_copy_ends_is_seen_changed() -> None:
     host = pinned(LONG)
     card = torch.empty(LONG, device="spyre").copy_(host, non_blocking=True)

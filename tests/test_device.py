@@ -130,6 +130,7 @@ def test_moving_a_module_keeps_its_parameters() -> None:
     assert module.weight is weight and weight.device.type == "cpu"
 
 
+@pytest.mark.finds("uninitialised")
 def test_factories_take_the_device() -> None:
     device = torch.device("spyre:1")
     like = torch.empty(2, 2, device=device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -221,6 +222,12 @@ def snippets() -> list[pytest.param]:
 
 
 @pytest.mark.parametrize("code", snippets())
-def test_a_snippet_of_a_page_runs(code: str) -> None:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+def test_a_snippet_of_a_page_runs(code: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,  # some write files
+    )
     assert done.returncode == 0, done.stderr

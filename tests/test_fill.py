@@ -89,6 +89,7 @@ def test_a_fill_is_one_operation_on_the_card_and_no_transfer() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("placement", ["bind", "interleave"])
+@pytest.mark.finds("uninitialised")
 def test_fresh_memory_is_poisoned(dtype: torch.dtype, placement: str) -> None:
     """Invariant 6: what nobody wrote is NaN, also where somebody else's numbers were before."""
     used = torch.zeros(5000, dtype=dtype, device="spyre")
@@ -99,6 +100,7 @@ def test_fresh_memory_is_poisoned(dtype: torch.dtype, placement: str) -> None:
     assert torch.empty(4, dtype=torch.int32, device="spyre").tolist() == [-1] * 4
 
 
+@pytest.mark.finds("uninitialised")
 def test_padding_never_leaks() -> None:
     """Invariant 6: a block ends at a multiple of 128 bytes, a tensor does not."""
     for count in (1, 31, 33, 63):

@@ -9,6 +9,7 @@ from tests.support import random_bits, same_bits
 
 
 @pytest.mark.parametrize("placement", ["bind", "interleave"])
+@pytest.mark.finds("uninitialised")
 def test_a_storage_grows_and_shrinks_and_keeps_what_both_sizes_hold(placement: str) -> None:
     host = random_bits((20_000,), torch.uint8)
     with torch.spyre.placement(placement):
@@ -99,6 +100,17 @@ def test_out_arguments_are_resized_and_keep_their_identity() -> None:
     with pytest.warns(UserWarning, match="An output with one or more elements was resized"):
         torch.add(a, 1, out=base)
     assert base.shape == (6,)
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_an_out_argument_that_would_grow_into_an_operand_is_refused() -> None:
+    base = torch.tensor([2, 0, 1], device="spyre")
+    x = torch.tensor([10, 20, 30], device="spyre")
+    with pytest.raises(RuntimeError, match="refer to a single memory location"):
+        torch.gather(x, 0, base[1:], out=base[:1])
+    assert base.tolist() == [2, 0, 1]
+    torch.gather(x, 0, base[:2], out=base[2:])
+    assert base.tolist() == [2, 0, 30]
 
 
 def test_sizes_that_make_no_sense() -> None:

@@ -19,7 +19,7 @@ import torch
 
 from tests.support import random_bits, same_bits, take_programs_off
 from torch_spyre_ref import backend
-from torch_spyre_ref.memory.collection import collection_paused
+from torch_spyre_ref.emulator.undisturbed import UNDISTURBED
 from torch_spyre_ref.runtime import STAGING_BYTES
 
 
@@ -233,7 +233,7 @@ def test_the_collector_is_out_while_anybody_is_inside_and_back_afterwards() -> N
     def work(number: int) -> None:
         nonlocal let_in
         while time.monotonic() < until:
-            with collection_paused() if number else clock:
+            with UNDISTURBED if number else clock:
                 let_in += any(gc.isenabled() for _ in range(50))
 
     at_once(2, work)

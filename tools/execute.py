@@ -72,7 +72,11 @@ def fingerprint(chapter: Chapter) -> str:
     digest = hashlib.sha256(platform.python_version().encode())
     for distribution in ("torch", "numpy", "ipykernel"):
         digest.update(metadata.version(distribution).encode())
-    sources = [p for folder in (PACKAGE, "csrc") for p in (chapter.root / folder).rglob("*.*")]
+    sources = [
+        p
+        for folder in (PACKAGE, "csrc", "benchmarks")
+        for p in (chapter.root / folder).rglob("*.*")
+    ]
     kept = [p for p in sources if p.suffix in (".py", ".cpp", ".h", ".pyi")]
     for path in [chapter.path, chapter.notebook_path, *sorted(kept)]:
         if path.exists():

@@ -1,9 +1,10 @@
-"""Turn executed notebooks into the site's chapter pages, and modules into its API pages.
+"""Make the site's pages of chapters, modules and operators from notebooks, code and the record.
 
     python tools/pages.py
 
-Writes `docs/chapters/` and `docs/api/` (both git-ignored, made anew each time) and the navigation,
-`build/nav.yml`, which `mkdocs.yml` inherits. `mkdocs build --strict` then checks every link.
+Writes `docs/chapters/`, `docs/api/` and `docs/operators/` (git-ignored, made anew each time) and
+the navigation, `build/nav.yml`, which `mkdocs.yml` inherits. `mkdocs build --strict` then checks
+every link.
 """
 
 from __future__ import annotations
@@ -16,10 +17,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from conformance_page import page as operators_page
 from literate import PACKAGE, ROOT, Chapter, chapters, dotted, run
 from render import chapter_page, site_links
 
-REFERENCE = ["use.md", "where_to_find.md", "openreg_guide.md", "glossary.md", "simulated.md"]
+OPERATORS = "operators/index.md"
+REFERENCE = [
+    "use.md",
+    OPERATORS,
+    "where_to_find.md",
+    "openreg_guide.md",
+    "glossary.md",
+    "simulated.md",
+]
 
 
 def summary(path: Path) -> str:
@@ -109,7 +119,8 @@ def main(arguments: list[str] | None = None) -> int:
     pages["chapters/index.md"] = chapter_index(sources)
     api = api_pages(root, sources)
     pages |= {f"api/{name}": text for name, text in api.items()}
-    for folder in ("chapters", "api"):
+    pages[OPERATORS] = operators_page(json.loads((root / "docs/conformance.json").read_text()))
+    for folder in ("chapters", "api", "operators"):
         shutil.rmtree(root / "docs" / folder, ignore_errors=True)
         (root / "docs" / folder).mkdir(parents=True)
     for name, text in pages.items():

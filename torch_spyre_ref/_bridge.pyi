@@ -4,7 +4,7 @@ Every function raises RuntimeError where the driver is needed and none is instal
 that does not exist. Driver methods raise through it unchanged.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -50,6 +50,26 @@ def locate(tensor: torch.Tensor, /) -> tuple[Any, int]:
     storage starts inside an allocation. ``(None, 0)`` for zero bytes.
     """
 
+def signature(entries: Sequence[object], /) -> tuple[bytes, tuple[tuple[Any, int] | None, ...]]:
+    """A key of what ``entries`` are, and where those on a card lie, in one call.
+
+    Two sequences have the same key when, entry by entry, they agree in
+
+    - the kind: a tensor, None, a ``bool``, ``int``, ``float`` or ``complex``, or anything else;
+    - a tensor's device, dtype, sizes and strides, its conj and neg bits, and whether it stands for
+      a Python number;
+    - the first entry in whose storage, and from whose element on, it lies as well.
+
+    The place of a tensor on a card is what `locate` gives; that of anything else is None.
+
+    A tensor that has no sizes, strides or storage of its own (a sparse or nested one, one of a
+    functional transform, or of a subclass with ``__torch_dispatch__``) has no place either, and
+    all of these are of one kind: whoever keeps something by key asks first whether one is there.
+
+    Raises:
+        TypeError: not a sequence.
+    """
+
 def storage_allocation(storage: torch.UntypedStorage, /) -> Any:
     """The driver's allocation under an untyped storage, as for `allocation`."""
 
@@ -76,3 +96,9 @@ def default_generator(index: int, /) -> torch.Generator:
 
 def generator_reserve(generator: torch.Generator, count: int, /) -> tuple[int, int]:
     """Take ``count`` from a card's generator, at once: its seed, and its offset before."""
+
+def correlation_id() -> int:
+    """The id that torch.profiler gave the innermost op that this thread is in.
+
+    0 outside any op, and while no session of torch.profiler records the cards.
+    """

@@ -20,7 +20,7 @@ from torch_spyre_ref.emulator.addresses import Chunk, CompositeAddress
 from torch_spyre_ref.emulator.errors import CardMemoryExhausted, HandleBudgetExhausted
 from torch_spyre_ref.emulator.regions import Region, RegionTable
 from torch_spyre_ref.emulator.spec import CardSpec
-from torch_spyre_ref.memory.collection import collection_paused
+from torch_spyre_ref.emulator.undisturbed import UNDISTURBED
 from torch_spyre_ref.memory.map import out_of_memory_message
 from torch_spyre_ref.memory.placement import ANYWHERE, Placement, asked_for, current_placement
 from torch_spyre_ref.memory.statistics import Counter, Statistics
@@ -213,25 +213,31 @@ class CardMemory:
 
     def hand_out(self, block: Allocation, nbytes: int) -> None:
         """Make a block live, under an address that nobody has had."""
+        self.statistics.took(block.size, nbytes)
         block.nbytes, block.address = nbytes, self.next_address
         self.next_address += block.size + GUARD
         self.live[block.address] = block
-        self.statistics.took(block.size, nbytes)
 
     def take_back(self, block: Allocation) -> None:
         """Cache a block that was live, or return it to its regions."""
-        del self.live[block.address]
-        self.statistics.gave(block.size, block.nbytes)
         size, cache, spare = block.size, self.cache, self.carved - len(self.live)
-        if spare <= CACHE_BLOCKS and block.placement is ANYWHERE and size in cache:
+        if spare < CACHE_BLOCKS and block.placement is ANYWHERE and size in cache:
+            self.statistics.gave(size, block.nbytes)
+            del self.live[block.address]
             cache[size].append(block)
         else:
-            self._give(block)
+            with UNDISTURBED:
+                self.statistics.gave(size, block.nbytes)
+                del self.live[block.address]
+                self._give(block)
 
     def carve(self, size: int, where: Placement) -> Allocation | None:
-        """A new block from free space, then after a flush, then from a new region; else None."""
+        """A new block from free space, then after a flush, then from a new region; else None.
+
+        The caller is undisturbed.
+        """
         for grow in (False, False, True):
-            with suppress(NoRoomError), collection_paused():
+            with suppress(NoRoomError):
                 composite = self.space.take(size, where, grow)
                 self.carved += 1
                 self.cache.setdefault(size, [])
@@ -240,12 +246,11 @@ class CardMemory:
         return None
 
     def _give(self, block: Allocation) -> None:
-        with collection_paused():
-            self.carved -= 1
-            self.space.give(block.composite.chunks)
+        self.carved -= 1
+        self.space.give(block.composite.chunks)
 
     def flush(self) -> None:
-        """Return every cached block; a finaliser may allocate between two of them."""
+        """Return every cached block. The caller is undisturbed."""
         while self.cache:
             _, blocks = self.cache.popitem()
             while blocks:
@@ -253,9 +258,10 @@ class CardMemory:
 
     def release(self) -> None:
         """Give wholly free regions back to the card, once no work is in flight."""
-        self.flush()
+        with UNDISTURBED:
+            self.flush()
         self.synchronize()
-        with collection_paused():
+        with UNDISTURBED:
             self.space.release_empty()
 
 
@@ -277,46 +283,87 @@ class Allocator:
         """What is kept for a card; asking for one that has not started starts it."""
         return self.cards.get(device) or self.cards.setdefault(device, self.open_card(device))
 
-    def allocate(self, nbytes: int, device: int, stream: int = 0, last: bool = False) -> Allocation:
+    def allocate(self, nbytes: int, device: int, stream: int = 0) -> Allocation:
         """A block of at least ``nbytes`` > 0 bytes on a card, or ``torch.OutOfMemoryError``."""
         card = self.cards.get(device) or self.card(device)
         where = current_placement.get() if asked_for else ANYWHERE
         size = (nbytes + ALIGNMENT - 1) & -ALIGNMENT
-        lock = self.lock
+        lock, block = self.lock, None
         try:
-            lock.acquire()  # `with` takes twice as long; inside, since Ctrl-C may come at once
-            if self.pending:
-                self.take_back()
-            bucket = card.cache.get(size) if where is ANYWHERE else None
-            block = bucket.pop() if bucket else card.carve(size, where)
-            if block is not None:
-                card.hand_out(block, nbytes)
-        finally:
-            lock.release()
-        if block is None:
-            self._relieve(card, nbytes, where, last)
-            return self.allocate(nbytes, device, stream, last=True)
-        if card.on_hand_out is not None:
-            card.on_hand_out(block)
-        return block
+            try:
+                lock.acquire()  # `with` takes twice as long; inside, since Ctrl-C may come at once
+                if self.pending:
+                    self.take_back()
+                if where is ANYWHERE and (bucket := card.cache.get(size)):
+                    block = bucket[-1]
+                    del bucket[-1]  # pop() is a call, and at its end Ctrl-C might drop the block
+                    card.hand_out(block, nbytes)
+            finally:
+                lock.release()
+            if block is None:
+                block = self._carve(card, size, where, nbytes)
+            if card.on_hand_out is not None:
+                card.on_hand_out(block)
+            return block
+        except BaseException:
+            self._let_go(card, block, nbytes)
+            raise
 
     def take_back(self) -> None:
         """Take back what deleters have freed. The caller holds the lock."""
-        while self.pending:
-            card = (block := self.pending.popleft()).card
-            if card.on_take_back is not None:
-                card.on_take_back(block)
-            card.take_back(block)
+        pending = self.pending
+        while pending:
+            if (tell := pending[0].card.on_take_back) is not None:
+                with UNDISTURBED:
+                    tell(block := pending.popleft())
+                    block.card.take_back(block)
+                continue
+            block = pending[0]
+            del pending[0]
+            try:
+                block.card.take_back(block)
+            except BaseException:
+                if block.card.live.get(block.address) is block:
+                    pending.append(block)
+                raise
+
+    def _carve(
+        self, card: CardMemory, size: int, where: Placement, nbytes: int, last: bool = False
+    ) -> Allocation:
+        """A block that the cache does not have. Makes room for it if need be."""
+        block = None
+        try:
+            with UNDISTURBED, self.lock:
+                self.take_back()
+                block = card.carve(size, where)
+                if block is not None:
+                    card.hand_out(block, nbytes)
+        except BaseException:
+            self._let_go(card, block, nbytes)
+            raise
+        if block is None:
+            self._relieve(card, nbytes, where, last)
+            return self._carve(card, size, where, nbytes, last=True)
+        return block
+
+    def _let_go(self, card: CardMemory, block: Allocation | None, nbytes: int) -> None:
+        """Free a block that nobody will get."""
+        if block is not None:
+            with UNDISTURBED, self.lock:
+                if card.live.get(block.address) is not block:
+                    card.hand_out(block, nbytes)
+                self.free(block)
 
     def _relieve(self, card: CardMemory, nbytes: int, where: Placement, last: bool) -> None:
         if not last:
             gc.collect()  # not under the lock: a finaliser is anybody's code
-        with self.lock, collection_paused():
+        with self.lock:
             self.take_back()
             card.release()
             if not last:
                 card.statistics.retries += 1
                 return
+        with UNDISTURBED, self.lock:
             card.statistics.ooms += 1
             message = out_of_memory_message(card, nbytes, where)
         raise torch.OutOfMemoryError(message)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from functools import cached_property
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from torch_spyre_ref.emulator.clock import COLLECTION_PAUSE
+from torch_spyre_ref.emulator.undisturbed import UNDISTURBED
 from torch_spyre_ref.runtime import Queue, Runtime
 from torch_spyre_ref.settings import Settings
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torch_spyre_ref.jobs.programs import Programs
     from torch_spyre_ref.memory.driver import MemoryDriver
     from torch_spyre_ref.parts import Parts
+    from torch_spyre_ref.streams import StreamDriver
+    from torch_spyre_ref.submission import Submission
 
 
 class Backend:
@@ -31,12 +34,15 @@ class Backend:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
+        self.submission: Submission = parts.submission()
         self.in_bad_fork = False
         self.memory: MemoryDriver
+        self.streams: StreamDriver
         self.driver: SimpleNamespace  # what the bridge calls
         self._runtime: Runtime | None = None
         self._lock = threading.Lock()
         self._programs: dict[int, Programs] = {}
+        self._waiting: list[Callable[[Runtime], None]] = []
 
     @cached_property
     def settings(self) -> Settings:
@@ -64,8 +70,8 @@ class Backend:
         return self._runtime or self._start()
 
     def queue(self, device: int) -> Queue:
-        """The queue that this thread's work on a card goes to."""
-        return self.runtime.cards[device].default_queue
+        """The queue that this thread's work on a card goes to: that of its current stream."""
+        return self.streams.current_queue(device)
 
     def programs(self, device: int) -> Programs:
         """The programs that are prepared on a card."""
@@ -79,26 +85,47 @@ class Backend:
         """The cards that have programs, with them."""
         return list(self._programs.items())
 
+    def when_started(self, tell: Callable[[Runtime], None]) -> None:
+        """Call ``tell`` with the runtime: now, or when the cards start, before anything happens."""
+        with self._lock:
+            if self._runtime is None:
+                self._waiting.append(tell)
+                return
+        tell(self.runtime)
+
+    def forget(self, tell: Callable[[Runtime], None]) -> None:
+        """Do not call ``tell`` when the cards start."""
+        with self._lock:
+            if tell in self._waiting:
+                self._waiting.remove(tell)
+
     def _start(self) -> Runtime:
         with self._lock:
             if self._runtime is None:
                 settings = self.settings
-                self._runtime = Runtime(
+                runtime = Runtime(
                     devices=settings.devices,
                     mode=settings.mode,
                     memory=settings.memory,
                     domains=settings.domains,
                     sanitize=settings.sanitize,
+                    derive_edges=settings.derive_edges,
                     region_table=self.parts.region_table,
+                    hazards=self.parts.hazards,
+                    fetch_unit=self.parts.fetch_unit,
                 )
+                while self._waiting:
+                    self._waiting.pop()(runtime)
+                self._runtime = runtime
             return self._runtime
 
     def after_fork(self) -> None:
         """In a forked child: a card that the parent had started is out of reach."""
         self._lock = threading.Lock()
-        COLLECTION_PAUSE.after_fork()
+        UNDISTURBED.after_fork()
         self.in_bad_fork = self._runtime is not None
         self._programs.clear()
+        self.streams.after_fork()
         self.memory.after_fork()
 
 

@@ -9,8 +9,12 @@ from typing import Any
 from torch_spyre_ref import eager
 from torch_spyre_ref.allocator import Allocator, CardMemory, Space
 from torch_spyre_ref.device import DeviceDriver
+from torch_spyre_ref.emulator.fetch import FetchUnit
 from torch_spyre_ref.emulator.regions import RegionTable
 from torch_spyre_ref.launch import Job
+from torch_spyre_ref.runtime.hazards import Hazards
+from torch_spyre_ref.streams import EventDriver, StreamDriver
+from torch_spyre_ref.submission import OneQueue
 
 
 def shipped_loop_tracer(*args: Any) -> Any:
@@ -29,6 +33,11 @@ class Parts:
     card_memory: type[Any] = CardMemory
     space: type[Any] = Space
     region_table: type[Any] = RegionTable
+    hazards: type[Any] = Hazards
+    fetch_unit: type[Any] = FetchUnit
     job: type[Any] = Job
     loop_tracer: Callable[..., Any] = shipped_loop_tracer
     eager_kernels: Callable[..., dict[str, Any]] = eager.kernels
+    submission: type[Any] = OneQueue
+    stream_driver: type[Any] = StreamDriver
+    event_driver: type[Any] = EventDriver

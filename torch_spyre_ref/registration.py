@@ -25,13 +25,15 @@ from torch_spyre_ref import (  # noqa: E402
     eager,
     generator,
     sanitizer,
-    streams,
 )
 from torch_spyre_ref.aten import fallback, kernels  # noqa: E402
 from torch_spyre_ref.inductor import report  # noqa: E402
 from torch_spyre_ref.memory import api as memory_api  # noqa: E402
 from torch_spyre_ref.memory.driver import MemoryDriver, open_memory  # noqa: E402
 from torch_spyre_ref.parts import Parts  # noqa: E402
+from torch_spyre_ref.profiler import api as profiler_api  # noqa: E402
+from torch_spyre_ref.profiler.driver import TraceDriver  # noqa: E402
+from torch_spyre_ref.queueing import api as streams_api  # noqa: E402
 
 _lock = threading.Lock()
 _library: list[torch.library.Library] = []
@@ -74,12 +76,15 @@ def _install(parts: Parts) -> None:
     """Hand the bridge one object that answers for every part."""
     new = backend.Backend(parts)
     new.memory = MemoryDriver(parts.allocator(partial(open_memory, new)))
+    new.streams = parts.stream_driver(new)
     new.driver = SimpleNamespace()
     for role in (
         parts.device_driver(new),
-        streams.StreamDriver(new),
+        new.streams,
+        parts.event_driver(new.streams),
         new.memory,
         kernels.KernelDriver(),
+        TraceDriver(new),
     ):
         for name in dir(role):
             if not name.startswith("_"):
@@ -97,9 +102,10 @@ def _tell_torch() -> None:
         *generator.EXPORTS,
         *fallback.EXPORTS,
         *eager.EXPORTS,
-        *streams.EXPORTS,
         *sanitizer.EXPORTS,
         *report.EXPORTS,
+        *streams_api.EXPORTS,
+        *profiler_api.EXPORTS,
     )
     for function in functions:
         dynamo.hide(function)
@@ -107,6 +113,7 @@ def _tell_torch() -> None:
     setattr(module, "__getattr__", _computed_attribute)  # noqa: B010 (mypy knows no module method)
     generate_methods_for_privateuse1_backend(for_storage=True)
     atexit.register(_shut_down)
+    sanitizer.report_at_exit()
 
 
 def _register_kernels(before: Parts | None) -> None:

@@ -1,48 +1,67 @@
-"""What PyTorch asks about streams and events, for cards with one stream each.
+# Produced by chapters/04_streams.py: edit it there, then run `make tangle`.
+"""A stream is a queue of the card, an event its latest signal, and a launch uses two queues.
 
 Streams and events are PyTorch's own classes; this is what their methods reach through the device
-guard. A card has its default stream, an ordered queue of the runtime, and no other yet.
+guard. Every stream stands for an ordered queue of the runtime. Moving and computing are separate
+pipelines, and one queue keeps all but one of them idle: so a launch is prepared on a second queue,
+which its stream has to itself, while the stream computes what was launched before.
 """
 
-from __future__ import annotations
-
 import itertools
-from dataclasses import dataclass
+from collections.abc import Callable
+from itertools import takewhile
 
-import torch
+import torch  # noqa: F401 (it loads the libraries that the bridge needs)
 
-from torch_spyre_ref import backend
-from torch_spyre_ref.device import index_of
-from torch_spyre_ref.runtime import EventSignal, EventWait, Queue
+from torch_spyre_ref import _bridge, backend
+from torch_spyre_ref.queueing.errors import pass_on
+from torch_spyre_ref.queueing.pool import StreamPool, priority_of
+from torch_spyre_ref.runtime import (
+    EventSignal,
+    EventWait,
+    HostCallback,
+    Prepared,
+    Queue,
+    QueueError,
+)
+from torch_spyre_ref.submission import BoundLaunch, OneQueue, Slot
 
 
-@dataclass(slots=True)
-class RecordedEvent:
-    """The latest recording of one event: the signal that it enqueued, and where."""
-
-    signal: EventSignal
-    queue: Queue
-    ticket: int
-
-
+# Give every stream a queue
 class StreamDriver:
-    """Streams by (card, id) and events by handle."""
+    """What PyTorch asks about streams, each known by its card and its number on it."""
 
     def __init__(self, backend: backend.Backend) -> None:
         self._backend = backend
-        self._events: dict[int, RecordedEvent] = {}
-        self._handles = itertools.count(1)
+        self._pools: dict[int, StreamPool] = {}
+        self._queues: dict[tuple[int, int], Queue] = {}
+
+    def current_queue(self, device: int) -> Queue:
+        """The queue of this thread's current stream on a card."""
+        return self.queue(device, _bridge.current_stream(device))
 
     def queue(self, device: int, stream: int) -> Queue:
-        """The runtime's queue behind a stream."""
-        return self._backend.runtime.cards[device].default_queue
+        """The queue behind a stream, made when it is first asked for."""
+        return self._queues.get((device, stream)) or self._open(device, stream)
+
+    def _open(self, device: int, stream: int) -> Queue:
+        priority, runtime = priority_of(stream), self._backend.runtime
+        with runtime.clock:
+            if (device, stream) not in self._queues:
+                card = runtime.cards[device]
+                queue = card.new_queue(priority) if stream else card.default_queue
+                self._queues[device, stream] = queue
+            return self._queues[device, stream]
 
     def new_stream(self, device: int, priority: int) -> int:
-        """Refused: a card has its default stream only."""
-        raise RuntimeError(
-            f"spyre:{device} has one stream, its default one; further streams are not there yet. "
-            f"Use torch.accelerator.current_stream({device})."
-        )
+        """A stream of the card's pool, and none that an error has poisoned."""
+        queues = self._queues
+
+        def is_good(stream: int) -> bool:
+            queue = queues.get((device, stream))
+            return queue is None or queue.error is None
+
+        return self._pools.setdefault(device, StreamPool()).take(priority, is_good)
 
     def synchronize_stream(self, device: int, stream: int) -> None:
         """Wait until the stream is empty, and raise its first error."""
@@ -57,55 +76,125 @@ class StreamDriver:
         """A number that stands for the stream's queue: never null, one a stream."""
         return (device + 1) << 32 | (stream + 1)
 
+    def after_fork(self) -> None:
+        """In a forked child: the parent's queues are out of reach."""
+        self._queues.clear()
+
+
+# Let an event mean its latest signal
+class EventDriver:
+    """What PyTorch asks about events, each known by a handle."""
+
+    def __init__(self, streams: StreamDriver) -> None:
+        self._streams = streams
+        self._signals: dict[int, EventSignal] = {}
+        self._handles = itertools.count(1)
+
     def record_event(self, handle: int, device: int, stream: int, timing: bool) -> int:
-        """Enqueue a signal; its event's handle. Earlier waiters keep the earlier signal.
+        """Enqueue a new signal; its event's handle. Earlier waiters keep the earlier signal.
 
         Every signal knows its time: ``timing`` is PyTorch's affair, which refuses to ask otherwise.
         """
-        queue = self.queue(device, stream)
         signal = EventSignal()
-        ticket = queue.submit(signal)
+        self._streams.queue(device, stream).submit(signal)
         handle = handle or next(self._handles)
-        self._events[handle] = RecordedEvent(signal, queue, ticket)
+        self._signals[handle] = signal
         return handle
 
     def block_event(self, handle: int, device: int, stream: int) -> None:
-        """Make a stream wait for the event's latest recording."""
-        self.queue(device, stream).submit(EventWait(self._events[handle].signal))
+        """Make a stream wait for the event's latest signal."""
+        self._streams.queue(device, stream).submit(EventWait(self._signals[handle]))
 
     def query_event(self, handle: int) -> bool:
-        """Whether the latest recording has fired."""
-        event = self._events[handle]
-        event.queue.query()
-        return event.queue.completed(event.ticket)
+        """Whether the latest signal has fired. Raises as ``synchronize_event`` does."""
+        signal = self._signals[handle]
+        queue, ticket = _place(signal)
+        if queue.completed(ticket) and signal.time is None:
+            queue.wait(ticket)
+        return signal.time is not None
 
     def synchronize_event(self, handle: int) -> None:
-        """Wait for the latest recording."""
-        event = self._events[handle]
-        event.queue.wait(event.ticket)
+        """Wait for the latest signal. Raises the error that kept it from firing."""
+        queue, ticket = _place(self._signals[handle])
+        queue.wait(ticket)
 
     def elapsed_time(self, start: int, end: int) -> float:
-        """Virtual milliseconds between two recordings that have fired."""
-        first, last = self._events[start], self._events[end]
-        for event in (first, last):
-            event.queue.query()
-        if first.signal.time is None or last.signal.time is None:
+        """Virtual milliseconds between two signals, which PyTorch has seen to have fired."""
+        first, last = self._signals[start].time, self._signals[end].time
+        if first is None or last is None:
             raise RuntimeError("an event has not fired yet: call its synchronize() first")
-        return (last.signal.time - first.signal.time) / 1e6
+        return (last - first) / 1e6
 
     def destroy_event(self, handle: int, device: int) -> None:
         """Forget an event; who waits for it already keeps its signal."""
-        self._events.pop(handle, None)
+        self._signals.pop(handle, None)
 
 
-def reset(device: torch.device | int | str | None = None) -> None:
-    """Make a card's queues good again after an error: the running operation ends, others go.
+def _place(signal: EventSignal) -> tuple[Queue, int]:
+    event = signal.event
+    assert event.queue is not None and event.ticket is not None
+    return event.queue, event.ticket
 
-    Memory stays as it is. What was dropped has not happened.
+
+# Find the queue that launches are prepared on
+def preparation_queue(queue: Queue) -> Queue:
+    """The queue on which the launches of ``queue`` are prepared."""
+    return backend.current().runtime.cards[queue.device].companion(queue)
+
+
+def is_packing(step: Prepared) -> bool:
+    """Whether a step of a preparation only packs a patch on the host."""
+    return isinstance(step[0], HostCallback)
+
+
+# Know when a slot may be written again
+def read_event(slot: Slot) -> EventSignal | None:
+    """What fires when the program that was patched from ``slot`` last has ended; None if it has."""
+    reader = slot.reader()
+    if reader is None:
+        return None
+    queue, ticket = reader
+    if slot.read is not None and slot.read.event.ticket == ticket:
+        return slot.read
+    read = EventSignal()  # another submission enqueued that launch, and left none
+    queue.submit(read)
+    return read
+
+
+# Prepare the next launch while this one computes
+class TwoQueues(OneQueue):
+    """A launch is prepared on a queue of its own, and computed on its stream's.
+
+    Three rules order the two: a program waits until its patch is in its slot; a patch goes to a
+    slot when the program that was patched from it before has ended; the host packs one patch after
+    the other. So packing overlaps computing, and with two slots the transfer of a patch does too.
+
+    Where another submission was in use before, nothing that it launched may be pending.
     """
-    runtime = backend.current().runtime
-    for queue in runtime.cards[index_of(device)].queues:
-        queue.reset()
 
+    def __init__(self, prepared_on: Callable[[Queue], Queue] = preparation_queue) -> None:
+        self._prepared_on = prepared_on
 
-EXPORTS = (reset,)
+    def launch(self, queue: Queue, bound: BoundLaunch) -> int:
+        """See :class:`torch_spyre_ref.submission.Submission`."""
+        if queue.error is not None:
+            queue.submit(EventSignal())  # raises, before anything is enqueued, and says why
+        if not bound.preparation:
+            return queue.submit_prepared(bound.compute, bound.label)
+        first = self._prepared_on(queue)
+        try:
+            return self._launch(first, queue, bound)
+        except QueueError:
+            pass_on(first, queue)
+            raise
+
+    def _launch(self, first: Queue, queue: Queue, bound: BoundLaunch) -> int:
+        prepare, slot, before = queue.prepare, bound.slot, read_event(bound.slot)
+        steps = list(bound.preparation)
+        if before is not None:
+            packing = sum(1 for _ in takewhile(is_packing, steps)) if before is slot.read else 0
+            steps.insert(packing, prepare(EventWait(before)))
+        ready, slot.read = EventSignal(), EventSignal()
+        first.submit_prepared((*steps, prepare(ready)), bound.label)
+        steps = [prepare(EventWait(ready)), *bound.compute, prepare(slot.read)]
+        return queue.submit_prepared(steps, bound.label)

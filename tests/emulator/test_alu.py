@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.emulator.programs import COMPUTED, FLOATS, narrow, numbers, run_elementwise, widen
+from torch_spyre_ref.emulator.alu import operation
 from torch_spyre_ref.emulator.program import FORMATS
 from torch_spyre_ref.emulator.program.units import OPS
 
@@ -110,6 +111,13 @@ def test_an_instruction_does_what_torch_does(op: str) -> None:
             np.testing.assert_allclose(got, expected, rtol=bound, atol=bound * 1e-2)
         else:
             np.testing.assert_array_equal(got, expected, err_msg=format)
+
+
+@pytest.mark.parametrize("over", [0, 1, 2])
+def test_a_multiply_add_may_lie_over_any_of_its_inputs(over: int) -> None:
+    inputs = [np.array(v, np.float32) for v in ([2, 3], [5, 7], [11, 13])]
+    operation("multiply_add", inputs, inputs[over])()
+    assert inputs[over].tolist() == [21, 34]
 
 
 @pytest.mark.parametrize("format", COMPUTED)

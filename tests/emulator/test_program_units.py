@@ -18,7 +18,6 @@ from torch_spyre_ref.emulator.program import (
     Program,
     ProgramError,
     ScratchpadError,
-    UnitRates,
     decode,
     encode,
     pack_slot,
@@ -118,7 +117,7 @@ def test_a_small_scratchpad_makes_hundreds_of_tiles() -> None:
 
 
 def test_an_over_full_program_is_refused_with_its_arithmetic() -> None:
-    data = encode(add(1 << 18))
+    data = encode(add(1 << 18, tile=1 << 18))
     with pytest.raises(ScratchpadError) as refused:
         decode(data, CardSpec(scratchpad=100_000))
     assert "v0: 8192 n x 4 bytes, 32768 bytes x 2 deep = 65536 at 0" in str(refused.value)
@@ -207,14 +206,14 @@ def test_held_rows_that_outgrow_their_place_at_launch_are_refused() -> None:
 
 
 def test_time_is_the_fill_and_then_the_slowest_unit() -> None:
-    program = add(1 << 20)
+    program = add(1 << 20, tile=1 << 18)
     patches = [Patch(Card(1 << 25).room(1 << 20, np.int32).address, 0)] * 3
     patched = decode(encode(program)).patch(pack_slot(patches))
     (cost,) = patched.costs
-    rates = UnitRates()
+    spec = CardSpec()
     assert cost.loaded == 2 * cost.stored == 2 * (4 << 20) // 128
-    assert cost.busy["memory"] == 3 * 4 * -(-(1 << 20) // rates.memory)
-    assert cost.busy["vector"] == (1 << 20) // 32 // rates.vector
+    assert cost.busy["memory"] == 3 * 4 * -(-(1 << 20) // spec.memory_rate)
+    assert cost.busy["vector"] == (1 << 20) // 32 // spec.vector_rate
     assert patched.duration == cost.fill + cost.busy["memory"]
 
 

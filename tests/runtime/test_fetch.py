@@ -107,6 +107,24 @@ def test_a_slot_that_was_never_patched_is_no_address() -> None:
     assert bench.tensor(8)[0] == 0
 
 
+def test_an_error_at_fetch_keeps_nothing_of_whoever_submitted_the_program() -> None:
+    bench = Programmed()
+
+    class Tensor:
+        pass
+
+    def launch() -> weakref.ref[Tensor]:
+        tensor = Tensor()
+        bench.launch(0, barrier=False)
+        return weakref.ref(tensor)
+
+    tensor = launch()
+    with pytest.raises(ProgramError) as caught:
+        bench.runtime.synchronize(0)
+    assert tensor() is None
+    assert caught.value.__traceback__ is not None
+
+
 def test_an_event_orders_the_queues_and_not_the_fetch() -> None:
     outcome = []
     for barrier in (True, False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -39,8 +40,8 @@ changes = st.lists(
 class Machine:
     """A card whose memory is the emulator tests' small one, and what it must come to hold."""
 
-    def __init__(self) -> None:
-        self.bench = Bench()
+    def __init__(self, **settings: Any) -> None:
+        self.bench = Bench(**settings)
         regions = self.bench.card.card.regions
         for number in range(emulated.REGIONS):
             if number:

@@ -34,6 +34,7 @@ def site(executed_project: Path, tmp_path: Path) -> Path:
     shutil.copytree(executed_project, project)
     shutil.copy(ROOT / "mkdocs.yml", project)
     shutil.copytree(ROOT / "docs/assets", project / "docs/assets")
+    shutil.copy(ROOT / "docs/conformance.json", project / "docs")
     for page in (ROOT / "docs").glob("*.md"):
         (project / "docs" / page.name).write_text("# A page\n\nIts text.\n\n## A section\n")
     assert pages.main(["--root", str(project)]) == 0

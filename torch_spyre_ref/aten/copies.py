@@ -26,6 +26,7 @@ from torch_spyre_ref.runtime import (
     EventWait,
     Queue,
 )
+from torch_spyre_ref.submission import transfer
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 # One byte each, and torch's copy on the CPU knows none of them.
@@ -166,7 +167,7 @@ def _to_card(source: torch.Tensor, target: torch.Tensor, non_blocking: bool) -> 
     target, source = by_falling_stride(target, source)
     queue = queue_of(target)
     if _dma_visible(source, target):
-        ticket = queue.submit(H2D(_host_bytes(source), device_range(target)))
+        ticket = transfer(queue, H2D(_host_bytes(source), device_range(target)))
         if not non_blocking:
             queue.wait(ticket)
         return
@@ -187,14 +188,14 @@ def _stream_in(queue: Queue, source: Bytes, target: DeviceRange) -> None:
         where = DeviceRange.contiguous(target.address, target.offset + start, piece.size)
         with Stage(piece.size) as stage:
             np.copyto(stage.array, piece)
-            stage.busy(queue, queue.submit(H2D(stage.array, where)))
+            stage.busy(queue, transfer(queue, H2D(stage.array, where)))
 
 
 def _stage_in(queue: Queue, source: torch.Tensor, target: torch.Tensor) -> None:
     where = device_range(target)
     with Stage(target.nbytes) as stage:
         stage.view(target).copy_(source)
-        stage.busy(queue, queue.submit(H2D(stage.array, where)))
+        stage.busy(queue, transfer(queue, H2D(stage.array, where)))
 
 
 def _to_host(source: torch.Tensor, target: torch.Tensor, non_blocking: bool) -> None:
@@ -204,7 +205,7 @@ def _to_host(source: torch.Tensor, target: torch.Tensor, non_blocking: bool) -> 
     source, target = by_falling_stride(source, target)
     queue = queue_of(source)
     if _dma_visible(target, source):
-        ticket = queue.submit(D2H(device_range(source), _host_bytes(target)))
+        ticket = transfer(queue, D2H(device_range(source), _host_bytes(target)))
         if not non_blocking:
             queue.wait(ticket)
     elif source.is_contiguous() and source.nbytes > STAGING_BYTES:
@@ -216,7 +217,7 @@ def _to_host(source: torch.Tensor, target: torch.Tensor, non_blocking: bool) -> 
 def _fetch(queue: Queue, source: torch.Tensor) -> Stage:
     where = device_range(source)
     stage = Stage(source.nbytes)
-    stage.busy(queue, queue.submit(D2H(where, stage.array)))
+    stage.busy(queue, transfer(queue, D2H(where, stage.array)))
     return stage
 
 
@@ -265,20 +266,19 @@ def _hand_over(source: torch.Tensor, target: torch.Tensor) -> None:
     read, written = device_range(source), device_range(target)
     arrived = EventSignal()
     with Stage(target.nbytes) as stage:
-        stage.busy(sender, sender.submit(D2H(read, stage.array)))
-        sender.submit(arrived)
-        receiver.submit(EventWait(arrived))
-        stage.busy(receiver, receiver.submit(H2D(stage.array, written)))
+        stage.busy(sender, transfer(sender, D2H(read, stage.array)))
+        transfer(sender, arrived)
+        transfer(receiver, EventWait(arrived))
+        stage.busy(receiver, transfer(receiver, H2D(stage.array, written)))
 
 
 def _on_card(source: torch.Tensor, target: torch.Tensor) -> None:
     target, source = by_falling_stride(target, source)
-    operation = D2D(device_range(source), device_range(target))
-    queue_of(target).submit(operation)
+    transfer(queue_of(target), D2D(device_range(source), device_range(target)))
 
 
 def move_bytes(target: Allocation, source: Allocation, nbytes: int) -> None:
     """Copy the first bytes of one allocation to another on the same card (storage resize)."""
     read = DeviceRange.contiguous(source.composite, 0, nbytes)
     written = DeviceRange.contiguous(target.composite, 0, nbytes)
-    backend.current().queue(target.device).submit(D2D(read, written))
+    transfer(backend.current().queue(target.device), D2D(read, written))

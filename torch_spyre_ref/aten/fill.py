@@ -6,6 +6,7 @@ import torch
 
 from torch_spyre_ref.aten.copies import device_range, queue_of
 from torch_spyre_ref.runtime import Fill
+from torch_spyre_ref.submission import transfer
 
 
 def fill_scalar(tensor: torch.Tensor, value: complex) -> torch.Tensor:
@@ -32,5 +33,5 @@ def zero(tensor: torch.Tensor) -> torch.Tensor:
 def _fill(tensor: torch.Tensor, pattern: bytes) -> torch.Tensor:
     if tensor.numel():
         target = device_range(tensor)
-        queue_of(tensor).submit(Fill(target, pattern))
+        transfer(queue_of(tensor), Fill(target, pattern))
     return tensor

@@ -61,7 +61,9 @@ def _truncate_divide(a: Array, b: Array, out: Array) -> None:
 
 
 def _multiply_add(a: Array, b: Array, c: Array, out: Array) -> None:
-    np.add(np.multiply(a, b), c, out=out)
+    # The result may lie in the bytes of an input that it is the last to read.
+    product = np.multiply(a, b, out=None if np.may_share_memory(c, out) else out)
+    np.add(product, c, out=out)
 
 
 def _reciprocal(x: Array, out: Array) -> None:
@@ -233,6 +235,8 @@ def _repeated(number: bytes, dtype: np.dtype[Any]) -> Array:
 
 def operation(op: str, inputs: Sequence[Any], out: Array) -> Callable[[], Any]:
     """What does ``op`` on blocks that are there already, each time that it is called."""
+    # NumPy makes an array of a scalar at each call, which takes longer than a small block.
+    inputs = [np.asarray(x) for x in inputs]
     if op in ("minimum", "maximum") and out.size and out.size % _ROW == 0:
         flat = out.reshape(-1, _ROW)
         rows = [

@@ -23,6 +23,7 @@ class Card:
         mode: Mode,
         completed: Completed,
         region_table: type[RegionTable] = RegionTable,
+        fetch_unit: type[FetchUnit] = FetchUnit,
     ) -> None:
         self.index = index
         self.spec = spec
@@ -30,7 +31,7 @@ class Card:
         self.regions = region_table(self.memory, spec, mode)
         self.pipelines = Pipelines(clock, completed)
         self.executables = Executables(self.memory, spec)
-        self.fetch = FetchUnit(self.executables)
+        self.fetch = fetch_unit(self.executables)
         self.memory.on_detach = self.executables.forget
 
     def __repr__(self) -> str:

@@ -7,15 +7,14 @@ moment it ends; its effect on memory happens when a call moves the clock past th
 
 from __future__ import annotations
 
-import gc
-import signal
 import threading
-from _signal import getsignal as get_handler  # type: ignore[import-not-found]
-from _signal import signal as set_handler
 from collections.abc import Callable
-from heapq import heappop, heappush
-from types import FrameType, TracebackType
+from heapq import heappop
+from itertools import count
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
+
+from torch_spyre_ref.emulator.undisturbed import UNDISTURBED
 
 if TYPE_CHECKING:
     from torch_spyre_ref.emulator.pipelines import Pipeline
@@ -27,55 +26,17 @@ Duration = int | Callable[[], int]
 """Virtual ns that an operation takes, or what says so at the moment it starts: how long a program
 runs is known when it has been fetched."""
 
-# signal.SIGINT is an enum member, and signal.signal converts to and from enums: ten times slower.
-_SIGINT = int(signal.SIGINT)
-_MAIN = threading.main_thread().ident
-
-
-class CollectionPause:
-    """Keeps the garbage collector out while anybody is inside, on any number of threads.
-
-    There is one for the whole process, ``COLLECTION_PAUSE``: two places that each turn the
-    collector off and put back what they found can leave it off for ever.
-    """
-
-    def __init__(self) -> None:
-        self._inside, self._was_enabled = 0, False
-        self._lock = threading.RLock()  # re-entrant: a last collection may begin inside
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._was_enabled = gc.isenabled()
-                gc.disable()
-            self._inside += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0 and self._was_enabled:
-                gc.enable()
-
-    def after_fork(self) -> None:
-        """In a forked child: the threads that were inside are gone."""
-        self._lock = threading.RLock()
-        if self._inside and self._was_enabled:
-            gc.enable()
-        self._inside = 0
-
-
-COLLECTION_PAUSE = CollectionPause()
-
 
 class Clock:
     """Virtual time, the agenda of started work, and the lock around both.
 
     ``now`` is the host's place in time; while an effect happens it is the moment of the effect.
+    ``agenda`` is a heap of started work: its end, ticket, start, effect, pipeline and token.
+    ``ticket()`` is the next submission number; they count from 1 over all cards and queues.
     Everything else is called by the holder of the lock only, that is inside ``with clock:``, which
 
     - takes the lock, and may be nested;
-    - keeps the garbage collector out: a finaliser could come back in while things are half done;
-    - keeps Ctrl-C out, for the same reason, and delivers it at the end;
+    - keeps the garbage collector and Ctrl-C out: see :mod:`torch_spyre_ref.emulator.undisturbed`;
     - drops what finished work held only after the lock is released: it may be the last reference.
 
     Raises ``RuntimeError`` when entered from inside an effect.
@@ -83,19 +44,22 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0
-        self.interrupted = False
-        self._tickets = 0
-        self._agenda: list[tuple[int, int, int, Effect | None, Pipeline, Any]] = []
+        self.agenda: list[tuple[int, int, int, Effect | None, Pipeline, Any]] = []
         self._contended: list[Pipeline] = []
         self._finished: list[object] = []
         self._lock = threading.RLock()
         self._holder: int | None = None
         self._depth = 0
         self._in_effect = False
-        self._handler: Any = None
+        # Bound once, as entering is what every call pays.
+        self._keep_out, self._let_in = UNDISTURBED.__enter__, UNDISTURBED.__exit__
+        self.retire = self._finished.append
+        """Keeps what it is given until the lock is released, then lets go of it."""
+        self._draw: Callable[[], int] = count(1).__next__
+        self.ticket = self._draw  # rebound while somebody watches; nobody pays for that otherwise
 
     def __enter__(self) -> None:
-        thread = threading.get_ident()
+        thread = get_ident()
         if self._holder == thread:
             if self._in_effect:
                 raise RuntimeError(
@@ -104,70 +68,43 @@ class Clock:
                 )
             self._depth += 1
             return
-        handler = None
-        if thread == _MAIN and get_handler(_SIGINT) is not None:
-            handler = set_handler(_SIGINT, self._hold_interrupt)
+        self._keep_out()
         self._lock.acquire()
-        self._holder, self._handler = thread, handler
-        COLLECTION_PAUSE.__enter__()
+        self._holder = thread
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._depth:
             self._depth -= 1
             return
-        finished, handler = self._finished, self._handler
-        if finished:
-            self._finished = []
+        finished = self._finished[:]
+        self._finished.clear()
         self._holder = None
-        COLLECTION_PAUSE.__exit__()
         self._lock.release()
-        if finished:
-            finished.clear()
-        if handler is not None:
-            set_handler(_SIGINT, handler)
-            if self.interrupted:
-                self.interrupted = False
-                signal.raise_signal(signal.SIGINT)
-
-    def _hold_interrupt(self, number: int, frame: FrameType | None) -> None:
-        self.interrupted = True
-
-    def ticket(self) -> int:
-        """The next submission number; they count from 1 over all cards and queues."""
-        self._tickets += 1
-        return self._tickets
-
-    def retire(self, finished: object) -> None:
-        """Keep ``finished`` until the lock is released, then let go of it."""
-        self._finished.append(finished)
-
-    def schedule(
-        self, duration: Duration, ticket: int, effect: Effect | None, pipeline: Pipeline, token: Any
-    ) -> None:
-        """Put work that starts now in the agenda."""
-        if not isinstance(duration, int):
-            duration = duration()
-        heappush(self._agenda, (self.now + duration, ticket, self.now, effect, pipeline, token))
-
-    @property
-    def instant_goes_on(self) -> bool:
-        """Whether something else ends at this very moment."""
-        agenda = self._agenda
-        return bool(agenda) and agenda[0][0] == self.now
+        finished.clear()
+        self._let_in()
 
     def contend(self, pipeline: Pipeline) -> None:
         """Have ``pipeline`` handed over when this instant is over."""
         self._contended.append(pipeline)
 
+    def watch_tickets(self, watcher: Callable[[int], None] | None) -> None:
+        """Have ``watcher`` called with every submission number that is drawn from now on, on the
+        thread that draws it; there is one watcher, or None."""
+        self.ticket = draw = self._draw
+        if watcher is None:
+            return
+
+        def watched() -> int:
+            number = draw()
+            watcher(number)
+            return number
+
+        self.ticket = watched
+
     # --8<-- [start:advance]
     def advance(self, until: int) -> None:
         """Let everything happen that is due by ``until``, then make that the time."""
-        agenda = self._agenda
+        agenda = self.agenda
         while agenda and agenda[0][0] <= until:
             self.step()
         self.now = until
@@ -176,7 +113,8 @@ class Clock:
 
     def step(self) -> None:
         """Let the next thing happen, and make its moment the time."""
-        end, _, start, effect, pipeline, token = heappop(self._agenda)
+        agenda = self.agenda
+        end, _, start, effect, pipeline, token = heappop(agenda)
         self.now = end
         error = None
         if effect is not None:
@@ -187,7 +125,7 @@ class Clock:
                 error = failure
             self._in_effect = False
         pipeline.end(token, start, error)
-        if self._contended and not self.instant_goes_on:
+        if self._contended and not (agenda and agenda[0][0] == end):
             contended, self._contended = self._contended, []
             for pipeline in contended:
                 pipeline.hand_over()

@@ -20,13 +20,16 @@ class Executables:
     def __init__(self, memory: Memory, spec: CardSpec) -> None:
         self.memory, self.spec = memory, spec
         self._executables: OrderedDict[bytes, Executable] = OrderedDict()
+        self._last: tuple[bytes, Executable] | None = None
 
     def fetch(
         self, program: DeviceRange, slot: DeviceRange | None, job: CompositeAddress | None
     ) -> Patched:
         """The program as its bytes and its slot's bytes are now. Raises what is wrong with them."""
         data = self.memory.dense(program)
-        executable = self._executables.get(data) or self._decode(data)
+        if self._last is None or data != self._last[0]:  # to compare is cheaper than to hash
+            self._last = data, self._executables.get(data) or self._decode(data)
+        executable = self._last[1]
         return executable.patch(self.memory.dense(slot) if slot is not None else b"", job)
 
     def _decode(self, data: bytes) -> Executable:
@@ -37,5 +40,6 @@ class Executables:
 
     def forget(self) -> None:
         """Let go of memory that earlier programs have resolved operands in."""
+        self._last = None
         for executable in self._executables.values():
             executable.forget()

@@ -1,3 +1,4 @@
+# Produced by chapters/03_launch.py: edit it there, then run `make tangle`.
 """The fetch unit: it feeds the instruction buffer, and runs ahead of what is computing.
 
 A program is fetched together with its correction slot, all at once: from then on nothing that is
@@ -6,8 +7,6 @@ is when it has started, and looks at no queue: a patch that is still on its way 
 dispatch unit, which starts programs, can hold a fetch back, by a barrier, until the program's own
 start.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -29,24 +28,6 @@ class Source(NamedTuple):
     job: CompositeAddress | None
 
 
-# Fetch one program after another
-class FetchUnit:
-    """Fetches programs in the order of their submission; one unit a card."""
-
-    def __init__(self, executables: Executables) -> None:
-        self.executables = executables
-        self._last: Dispatch | None = None
-
-    def take(self, dispatch: Dispatch, ticket: int) -> None:
-        """A program was submitted: fetch it now, if the one before it has left the buffer."""
-        before, self._last = self._last, dispatch
-        dispatch.ticket = ticket
-        if before is not None and not before.has_left:
-            before.next, dispatch.before = dispatch, before.ticket
-        else:
-            dispatch.run_ahead()
-
-
 # Run a program
 class Dispatch:
     """One run of a program, from its submission to its end.
@@ -54,18 +35,17 @@ class Dispatch:
     ``barrier`` holds its fetch back until it starts.
     """
 
-    def __init__(self, unit: FetchUnit, source: Source, barrier: bool) -> None:
+    def __init__(self, unit: "FetchUnit", source: Source, barrier: bool) -> None:
         self.unit, self.source, self.slot, self.barrier = unit, source, source.slot, barrier
         self.is_fetched = self.has_left = False
         self.ticket = 0
         self.before: int | None = None  # the program that was in the buffer at submission
         self.next: Dispatch | None = None
-        self.accesses: Sequence[tuple[bool, DeviceRange]] = ()
+        self.accesses: Sequence[tuple[bool, DeviceRange, object]] = ()
         self.patched: Patched | None = None
         self.span: Span | None = None
         self.wrong: Exception | None = None
 
-    # --8<-- [start:run-ahead]
     def run_ahead(self) -> None:
         """The instruction buffer is free: fetch, unless the barrier is up."""
         if not self.barrier and not self.is_fetched:
@@ -80,8 +60,6 @@ class Dispatch:
             return 0
         self.span = Span(self.unit.executables.memory, self.patched.exact)
         return self.patched.duration
-
-    # --8<-- [end:run-ahead]
 
     def leave(self) -> None:
         """Make room in the buffer: the run has started, or was dropped and never will."""
@@ -107,4 +85,26 @@ class Dispatch:
         try:
             self.patched = self.unit.executables.fetch(*self.source)
         except Exception as error:  # kept for the queue: whoever moved the clock is not at fault
-            self.wrong = error
+            self.wrong = error.with_traceback(None)  # its frames lead to a caller's tensors
+
+
+# Fetch one program after another
+class FetchUnit:
+    """Fetches programs in the order of their submission; one unit a card."""
+
+    def __init__(self, executables: Executables) -> None:
+        self.executables = executables
+        self._last: Dispatch | None = None
+
+    def dispatch(self, source: Source, barrier: bool) -> Dispatch:
+        """A run of the program at ``source``, not submitted yet."""
+        return Dispatch(self, source, barrier)
+
+    def take(self, dispatch: Dispatch, ticket: int) -> None:
+        """A program was submitted: fetch it now, if the one before it has left the buffer."""
+        before, self._last = self._last, dispatch
+        dispatch.ticket = ticket
+        if before is not None and not before.has_left:
+            before.next, dispatch.before = dispatch, before.ticket
+        else:
+            dispatch.run_ahead()

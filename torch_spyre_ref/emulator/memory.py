@@ -8,11 +8,12 @@ the clock says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from torch_spyre_ref.emulator.addresses import CompositeAddress
 from torch_spyre_ref.emulator.operands import DeviceRange
 from torch_spyre_ref.emulator.pages import Bytes, Pages
 from torch_spyre_ref.emulator.walk import gather, scatter
@@ -31,21 +32,37 @@ class RegionFaultError(RuntimeError):
     """An operation met a region that is not there, or ran over its end."""
 
 
+class Visit(NamedTuple):
+    """Where an index or a mask took a load or store: ``size``-byte elements at logical ``at``."""
+
+    visitor: object
+    is_write: bool
+    address: CompositeAddress
+    at: NDArray[np.int64]
+    size: int
+
+
 class Memory:
     """The memory of one card, by region id. Bytes of a region that were never written are zero."""
 
     def __init__(self) -> None:
         self._regions: dict[int, Bytes] = {}
+        self._views: dict[int, memoryview] = {}  # of the same bytes: quicker to cut
+        self.changes = 0  # how often regions came or went
         self.watch: Callable[[DeviceRange], None] | None = None  # told of what is written
+        self.visits: list[Visit] | None = None  # notes of indirect accesses, for who wants them
         self.on_detach: Callable[[], None] | None = None
 
     def attach(self, region: int, size: int) -> None:
         """Put ``size`` bytes behind the id ``region``."""
         self._regions[region] = Pages(size).bytes()
+        self._views[region] = self._regions[region].data
+        self.changes += 1
 
     def detach(self, region: int) -> None:
         """Take the bytes behind ``region`` away; views handed out earlier stay valid."""
-        del self._regions[region]
+        del self._regions[region], self._views[region]
+        self.changes += 1
         if self.on_detach is not None:
             self.on_detach()
 
@@ -61,11 +78,8 @@ class Memory:
 
     def dense(self, source: DeviceRange) -> bytes:
         """The bytes of ``source``, as a value."""
-        if len(source.address.chunks) > 1 or source.loops:
-            return self.read(source).tobytes()
-        number, base, _ = source.address.chunks[0]
-        start = base + source.offset
-        return self.region(number)[start : start + source.run].tobytes()
+        run = self._run(source)
+        return self.read(source).tobytes() if run is None else run.tobytes()
 
     def read(self, source: DeviceRange) -> Bytes:
         """The bytes of ``source``, dense and in row-major order, as a new array."""
@@ -75,11 +89,13 @@ class Memory:
 
     def read_into(self, source: DeviceRange, out: Bytes) -> None:
         """Copy ``source`` to the dense array ``out`` of ``source.nbytes`` bytes."""
+        run = self._run(source)
+        if run is not None:
+            out.data[:] = run
+            return
         view = self._view(source)
         if view is None:
             gather(source, self.region, out)
-        elif not source.loops:
-            out[:] = view
         else:
             np.copyto(out.view(view.dtype).reshape(view.shape), view)
 
@@ -90,11 +106,13 @@ class Memory:
         """
         if self.watch is not None:
             self.watch(target)
+        run = self._run(target)
+        if run is not None:
+            run[:] = data.data
+            return
         view = self._view(target)
         if view is None or target.overlaps_itself:
             scatter(target, self.region, data)
-        elif not target.loops:
-            view[:] = data
         else:
             np.copyto(view, data.view(view.dtype).reshape(view.shape))
 
@@ -119,6 +137,19 @@ class Memory:
                     np.copyto(view, np.frombuffer(pattern * (size // len(pattern)), word))
                     return
         self.write(target, np.tile(np.frombuffer(pattern, np.uint8), target.nbytes // len(pattern)))
+
+    def _run(self, span: DeviceRange) -> memoryview | None:
+        """The bytes themselves, where they are one run in one chunk: the quick way for small ones.
+
+        None also where they are not there: `_view` says why.
+        """
+        chunks = span.address.chunks
+        view = self._views.get(chunks[0].region)
+        if view is None or span.loops or len(chunks) > 1:
+            return None
+        start = chunks[0].offset + span.offset
+        run = view[start : start + span.run]
+        return run if len(run) == span.run else None
 
     def _view(self, span: DeviceRange, word: int = 0) -> NDArray[Any] | None:
         """A view of the bytes in words, its last axis one run; None when chunks are several."""

@@ -27,7 +27,7 @@ class Pipeline:
 
     def __init__(self, name: str, serial: bool, clock: Clock, completed: Completed) -> None:
         self.name = name
-        self._clock, self._completed = clock, completed
+        self._clock, self._agenda, self._completed = clock, clock.agenda, completed
         self._serial, self._busy = serial, False
         self._waiting: list[tuple[int, int, int, Duration, Effect | None, Any]] = []
 
@@ -36,15 +36,15 @@ class Pipeline:
         self, duration: Duration, effect: Effect | None, token: Any, ticket: int, priority: int = 0
     ) -> None:
         """Run for ``duration`` virtual ns once the pipeline is free, with ``effect`` at the end."""
-        clock = self._clock
         if self._serial:
-            if self._busy or self._waiting or clock.instant_goes_on:
-                heappush(self._waiting, (priority, clock.now, ticket, duration, effect, token))
+            agenda, now = self._agenda, self._clock.now
+            instant_goes_on = agenda and agenda[0][0] == now
+            if self._busy or self._waiting or instant_goes_on:
+                heappush(self._waiting, (priority, now, ticket, duration, effect, token))
                 if not self._busy:
-                    clock.contend(self)
+                    self._clock.contend(self)
                 return
-            self._busy = True
-        clock.schedule(duration, ticket, effect, self, token)
+        self._begin(duration, effect, token, ticket)
 
     # --8<-- [end:start]
 
@@ -59,8 +59,14 @@ class Pipeline:
         """The clock says that the instant is over: a free pipeline goes to the next in line."""
         if self._waiting and not self._busy:
             _, _, ticket, duration, effect, token = heappop(self._waiting)
-            self._busy = True
-            self._clock.schedule(duration, ticket, effect, self, token)
+            self._begin(duration, effect, token, ticket)
+
+    def _begin(self, duration: Duration, effect: Effect | None, token: Any, ticket: int) -> None:
+        self._busy = self._serial
+        if not isinstance(duration, int):
+            duration = duration()
+        now = self._clock.now
+        heappush(self._agenda, (now + duration, ticket, now, effect, self, token))
 
     def __repr__(self) -> str:
         return f"Pipeline({self.name!r})"

@@ -37,7 +37,7 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CardSpec:
-    """The figures of one card; sizes in bytes, times in virtual ns, rates in bytes per virtual ns.
+    """The figures of one card; sizes in bytes, times in virtual ns, rates a virtual ns.
 
     Raises ``ValueError`` when the figures contradict one another.
     """
@@ -59,6 +59,14 @@ class CardSpec:
     callback_time: int = _figure(1_000, "ns a host callback", _ASSUMED)
     submit_time: int = _figure(1_000, "ns a submission", _ASSUMED)
     query_time: int = _figure(100, "ns a query", _ASSUMED)
+    memory_rate: int = _figure(200, "bytes/ns, loads and stores of all cores", _ASSUMED)
+    vector_rate: int = _figure(64, "elements/ns a core", _ASSUMED)
+    special_rate: int = _figure(16, "elements/ns a core", _ASSUMED)
+    reduce_rate: int = _figure(64, "elements/ns a core", _ASSUMED)
+    index_rate: int = _figure(64, "elements/ns a core", _ASSUMED)
+    random_rate: int = _figure(16, "elements/ns a core", _ASSUMED)
+    matrix_rate: int = _figure(1_024, "products/ns a core", _ASSUMED)
+    stage_latency: int = _figure(200, "ns to start a stage on all cores", _ASSUMED)
 
     def __post_init__(self) -> None:
         for line in self.figures():

@@ -43,11 +43,17 @@ class Programs:
                 self._jobs[key] = job
             return job
 
-    def evict(self) -> None:
-        """Memory is short: take every program off the card, unless one is just being launched."""
-        if self.lock.acquire(blocking=False):
-            try:
-                for job in list(self._jobs.values()):
-                    job.evict()
-            finally:
-                self.lock.release()
+    def evict(self) -> bool:
+        """Take the program that was launched longest ago off the card; False when none is there.
+
+        Nor is one taken while another thread launches.
+        """
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            there = [job for job in self._jobs.values() if job.memory is not None]
+            if there:
+                min(there, key=lambda job: job.last_used).evict()
+            return bool(there)
+        finally:
+            self.lock.release()

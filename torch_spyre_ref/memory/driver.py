@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from torch_spyre_ref.allocator import ADDRESS_BITS, Allocation, Allocator, CardMemory
-from torch_spyre_ref.memory.collection import collection_paused
+from torch_spyre_ref.emulator.undisturbed import UNDISTURBED
+from torch_spyre_ref.jobs.eviction import give_way
 from torch_spyre_ref.memory.map import MemoryMap
 from torch_spyre_ref.runtime import DeviceRange, Fill, Queue
 
@@ -27,28 +28,32 @@ def open_memory(backend: Backend, device: int) -> CardMemory:
 
     def settle() -> None:
         attached.settle()
-        backend.programs(device).evict()
+        eviction.allow()
 
     memory: CardMemory = parts.card_memory(device, space, settle)
+    eviction = give_way(backend, device, memory)
+    watch(backend, memory, poisoned=backend.settings.poison)
+    return memory
+
+
+def watch(backend: Backend, memory: CardMemory, *, poisoned: bool) -> None:
+    """Tell memcheck, if it is on, of every block, and poison what is handed out, if asked to."""
+    device, memcheck = memory.device, backend.runtime.memcheck
     watchers: list[Callable[[Allocation], None]] = []
-    if (memcheck := runtime.memcheck) is not None:
-        watchers.append(lambda block: memcheck.handed_out(device, block.composite))
-        memory.on_take_back = lambda block: memcheck.given_back(device, block.composite)
-    if backend.settings.poison:
-        queue = backend.queue(device)
-        watchers.append(lambda block: poison(queue, block))
+    memory.on_hand_out = memory.on_take_back = None
+    if memcheck is not None:
+        handed_out, given_back = memcheck.handed_out, memcheck.given_back
+        watchers.append(lambda block: handed_out(device, block.composite))
+        memory.on_take_back = lambda block: given_back(device, block.composite)
+    if poisoned:
+        watchers.append(lambda block: poison(backend.queue(device), block))
 
     def hand_out(block: Allocation) -> None:
-        try:
-            for watch in watchers:
-                watch(block)
-        except BaseException:
-            backend.memory.free(block)  # nobody else knows of it
-            raise
+        for tell in watchers:
+            tell(block)
 
     if watchers:
         memory.on_hand_out = hand_out
-    return memory
 
 
 # --8<-- [start:poison]
@@ -74,7 +79,7 @@ class MemoryDriver:
     def settled(self, device: int) -> Iterator[CardMemory]:
         """The card's memory with every pending free taken back; nobody changes it meanwhile."""
         card = self.allocator.card(device)
-        with self.allocator.lock, collection_paused():
+        with UNDISTURBED, self.allocator.lock:
             self.allocator.take_back()
             yield card
 

@@ -5,6 +5,7 @@ from torch_spyre_ref.emulator.operands import DeviceRange
 from torch_spyre_ref.runtime.errors import NotPinnedError, QueueError
 from torch_spyre_ref.runtime.events import Event
 from torch_spyre_ref.runtime.execute import Execute
+from torch_spyre_ref.runtime.lowering import Prepared
 from torch_spyre_ref.runtime.machine import AttachedCard, Runtime
 from torch_spyre_ref.runtime.memcheck import Memcheck, MemcheckError, MemcheckReport
 from torch_spyre_ref.runtime.operations import (
@@ -46,6 +47,7 @@ __all__ = [
     "Pending",
     "PinnedBuffer",
     "PinnedMemory",
+    "Prepared",
     "Queue",
     "QueueError",
     "Runtime",

@@ -6,15 +6,33 @@ get wrong: it never sees it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch_spyre_ref.emulator.addresses import CompositeAddress
 from torch_spyre_ref.emulator.operands import DeviceRange
+from torch_spyre_ref.runtime.intervals import Interval, accesses
 from torch_spyre_ref.runtime.operations import Operation
 
 
+class _Remembering(Operation):
+    """An operation that finds out once, when it is first asked, which bytes it touches."""
+
+    __slots__ = ("_accesses",)
+    _accesses: Sequence[tuple[bool, Interval]]
+
+    @property
+    def accesses(self) -> Sequence[tuple[bool, Interval]]:
+        """The bytes that it reads (False) and writes (True), by region."""
+        try:
+            return self._accesses
+        except AttributeError:
+            object.__setattr__(self, "_accesses", accesses(self.reads, self.writes))
+            return self._accesses
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Execute(Operation):
+class Execute(_Remembering):
     """Run the program at ``program`` as the correction slot ``slot`` patches it.
 
     The card reads both when it fetches the program, which is as soon as it can, or with ``barrier``
@@ -37,7 +55,9 @@ class Execute(Operation):
 
     @property
     def writes(self) -> tuple[DeviceRange, ...]:
-        return self.outputs
+        if self.memory is None:
+            return self.outputs
+        return (*self.outputs, DeviceRange.contiguous(self.memory, 0, self.memory.length))
 
     def __repr__(self) -> str:
         barrier = "" if self.barrier else ", no barrier"

@@ -14,6 +14,7 @@ from torch_spyre_ref.emulator.pipelines import Pipeline
 from torch_spyre_ref.runtime import operations
 from torch_spyre_ref.runtime.events import Event
 from torch_spyre_ref.runtime.execute import Execute
+from torch_spyre_ref.runtime.intervals import Ranges
 from torch_spyre_ref.runtime.operations import (
     D2D,
     D2H,
@@ -26,6 +27,9 @@ from torch_spyre_ref.runtime.operations import (
     Operation,
 )
 from torch_spyre_ref.runtime.pinned import PinnedMemory
+
+Touched = Callable[[], Ranges]
+"""Says what a launch reads and writes."""
 
 
 class Work(NamedTuple):
@@ -43,7 +47,10 @@ class Work(NamedTuple):
     fires: Event | None = None
     unseen: bool = False  # submitting it costs the host nothing
     dispatch: Dispatch | None = None  # the run of a program that it is
+    touched: Touched | None = None  # whom to ask what that touches besides what it says
 
+
+new = tuple.__new__  # what a named tuple's own, a function of Python's, calls
 
 Prepared = tuple[Operation, Work]
 """An operation, and the work that it is on a card."""
@@ -72,9 +79,20 @@ def lower(rules: Rules, card: Card, pinned: PinnedMemory, operation: Operation) 
     return rule(card, pinned, operation)
 
 
-def anew(operation: Operation, work: Work, effect: Effect) -> Prepared:
-    """A host callback once more, to another effect: half the price of lowering a new one."""
-    return operation, Work(work.pipeline, work.duration, effect)
+def again(operation: Operation, work: Work, effect: Effect) -> Prepared:
+    """A host callback once more, to another effect: a third of the price of lowering a new one."""
+    parts = work.pipeline, work.duration, effect, 0, 0, None, None, False, None, None
+    return operation, new(Work, parts)
+
+
+def rerun(operation: Operation, work: Work, touched: Touched | None = None) -> Prepared:
+    """The run of a program once more: it is fetched anew, and touches something else."""
+    before = work.dispatch
+    assert before is not None
+    now = before.unit.dispatch(before.source, before.barrier)
+    return operation, new(
+        Work, (work.pipeline, now.start, now.finish, 0, 0, None, None, False, now, touched)
+    )
 
 
 # --8<-- [start:h2d]
@@ -123,7 +141,7 @@ def _compute(card: Card, _: PinnedMemory, operation: Compute) -> Work:
 
 def _execute(card: Card, _: PinnedMemory, operation: Execute) -> Work:
     source = Source(operation.program, operation.slot, operation.memory)
-    dispatch = Dispatch(card.fetch, source, operation.barrier)
+    dispatch = card.fetch.dispatch(source, operation.barrier)
     return Work(card.pipelines.compute, dispatch.start, dispatch.finish, dispatch=dispatch)
 
 

@@ -2,37 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import get_args
 
 from torch_spyre_ref.emulator.card import Card
 from torch_spyre_ref.emulator.clock import Clock
+from torch_spyre_ref.emulator.fetch import FetchUnit
 from torch_spyre_ref.emulator.regions import Mode, Region, RegionTable
 from torch_spyre_ref.emulator.spec import CardSpec
 from torch_spyre_ref.emulator.timeline import Timeline
+from torch_spyre_ref.runtime.faults import Faults
+from torch_spyre_ref.runtime.hazards import Hazards, done
 from torch_spyre_ref.runtime.lowering import SHIPPED, rules
 from torch_spyre_ref.runtime.memcheck import Memcheck
 from torch_spyre_ref.runtime.pinned import PinnedMemory
 from torch_spyre_ref.runtime.queues import Queue, Shared
 from torch_spyre_ref.runtime.sanitizer import Sanitizer
 from torch_spyre_ref.runtime.staging import StagingPool
+from torch_spyre_ref.runtime.vector_clocks import Order
+
+MakeHazards = Callable[[Sequence[Queue]], Hazards]
 
 
 class AttachedCard:
-    """A card and its queues; there is always ``default_queue``."""
+    """A card and its queues; there is always ``default_queue``.
 
-    def __init__(self, card: Card, shared: Shared) -> None:
+    ``hazards`` has the edges that were derived between them.
+    """
+
+    def __init__(self, card: Card, shared: Shared, hazards: MakeHazards) -> None:
         self.index, self.card, self._shared = card.index, card, shared
         self.queues: list[Queue] = []
+        self.hazards = hazards(self.queues)
+        self._companions: dict[Queue, Queue] = {}
         self.default_queue = self.new_queue()
 
-    def new_queue(self, priority: int = 0) -> Queue:
+    def new_queue(self, priority: int = 0, name: str = "") -> Queue:
         """One more queue; lower ``priority`` numbers get a contended pipeline first."""
         with self._shared.clock:
-            name = f"{self.index}.{len(self.queues)}"
-            self.queues.append(Queue(name, self.card, self._shared, priority, self.queues))
+            name = name or f"{self.index}.{len(self.queues)}"
+            self.queues.append(Queue(name, self.card, self._shared, self.hazards, priority))
             return self.queues[-1]
+
+    def companion(self, queue: Queue) -> Queue:
+        """A second queue that belongs to ``queue``, one of this card's, and works for it alone.
+
+        Only that one learns of its errors, by the events that it waits for: ``synchronize`` does
+        not raise them a second time.
+        """
+        with self._shared.clock:
+            if queue not in self._companions:
+                name = f"{queue.name} preparation"
+                self._companions[queue] = self.new_queue(queue.priority, name)
+            return self._companions[queue]
 
     def settle(self) -> None:
         """Hold the host until every queue is empty. Raises nothing: errors keep until asked for."""
@@ -42,7 +67,8 @@ class AttachedCard:
     def synchronize(self) -> None:
         """Hold the host until every queue is empty; then raise the earliest new error."""
         self.settle()
-        failed = [queue for queue in self.queues if queue.failed_at is not None]
+        companions = self._companions.values()
+        failed = [q for q in self.queues if q.failed_at is not None and q not in companions]
         for queue in sorted(failed, key=lambda queue: queue.failed_at or 0):
             queue.synchronize()
 
@@ -57,7 +83,7 @@ class Runtime:
     here: whoever hands out memory fills it. ``sanitize`` turns memcheck,
     racecheck and initcheck on. ``timeline`` says how
     many operations are remembered. ``operations`` has the classes that the queues take, by name,
-    ``region_table`` is what hands out regions.
+    ``region_table`` is what hands out regions, ``fetch_unit`` what fetches programs.
     Raises ``ValueError`` for figures that make no sense.
     """
 
@@ -71,10 +97,13 @@ class Runtime:
         domains: int | None = None,
         poison: bool = False,
         sanitize: bool = False,
+        derive_edges: bool = False,
         queue_depth: int = 1024,
         timeline: int = 1 << 16,
         staging_buffers: int = 2,
         region_table: type[RegionTable] = RegionTable,
+        hazards: type[Hazards] = Hazards,
+        fetch_unit: type[FetchUnit] = FetchUnit,
         operations: object = SHIPPED,
     ) -> None:
         least_one = {
@@ -97,28 +126,66 @@ class Runtime:
         self.clock = Clock()
         self.timeline = Timeline(timeline)
         self.pinned = PinnedMemory()
-        self.memcheck = Memcheck(self.clock) if sanitize else None
-        self.sanitizer = Sanitizer(self.spec.memory)
-        self.sanitizer.on = sanitize
+        self.faults = Faults()
+        self.sanitizer = Sanitizer(self.clock, self.pinned, self.spec.memory)
         shared = Shared(
             self.clock,
             self.timeline,
             self.pinned,
-            self.memcheck,
             self.sanitizer,
+            self.faults,
             rules(operations),
             queue_depth,
         )
+        order = Order(done)
         self.cards = tuple(
             AttachedCard(
-                Card(index, self.spec, self.clock, mode, Queue.complete_head, region_table), shared
+                Card(
+                    index,
+                    self.spec,
+                    self.clock,
+                    mode,
+                    Queue.complete_head,
+                    region_table,
+                    fetch_unit,
+                ),
+                shared,
+                partial(hazards, order=order, on=derive_edges),
             )
             for index in range(devices)
         )
         self.staging = StagingPool(self.pinned, staging_buffers)
-        if self.memcheck is not None:
-            for card in self.cards:
-                card.card.regions.before_release = partial(_check_release, self.memcheck, card)
+        for card in self.cards:
+            card.card.regions.before_release = partial(_check_release, self.sanitizer, card)
+        if sanitize:
+            self.sanitizer.switch_on([card.card.memory for card in self.cards])
+
+    @property
+    def memcheck(self) -> Memcheck | None:
+        """What knows who owns which memory; None while the sanitizer is off."""
+        return self.sanitizer.memcheck
+
+    @property
+    def derive_edges(self) -> bool:
+        """Whether edges are derived. Setting it waits until everything enqueued so far is done."""
+        return self.cards[0].hazards.on
+
+    @derive_edges.setter
+    def derive_edges(self, on: bool) -> None:
+        if on == self.derive_edges:
+            return
+        for card in self.cards:
+            card.settle()
+            card.hazards.switch(on)
+
+    @contextmanager
+    def deriving(self, on: bool) -> Iterator[None]:
+        """Derive edges, or do not, in a block; then as before. Waits on the way in and out."""
+        before, self.derive_edges = self.derive_edges, on
+        try:
+            yield
+        finally:
+            self.derive_edges = before
 
     def synchronize(self, device: int) -> None:
         """Hold the host until card ``device`` is idle; then raise its earliest error."""
@@ -131,8 +198,7 @@ class Runtime:
                 queue.close()
 
 
-def _check_release(memcheck: Memcheck, card: AttachedCard, region: Region) -> None:
-    pending = [entry for queue in card.queues for entry in queue.pending()]
-    memcheck.check_release(
-        card.index, region.id, [(entry.operation, entry.line) for entry in pending]
-    )
+def _check_release(sanitizer: Sanitizer, card: AttachedCard, region: Region) -> None:
+    if sanitizer.memcheck is not None:
+        pending = [entry for queue in card.queues for entry in queue.pending()]
+        sanitizer.memcheck.check_release(card.index, region.id, pending)

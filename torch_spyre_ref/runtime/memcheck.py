@@ -1,9 +1,7 @@
 """Memcheck: does every operation touch only card memory that somebody owns?
 
 The allocator says what it hands out and takes back; each operation's footprint is looked up when
-it is submitted, so that a bad one is refused before it is enqueued. The kinds of fault are
-``out of bounds``, ``use after free``, ``handed out twice``, ``given back twice`` and ``region in
-use``.
+it is submitted, so that a bad one is refused before it is enqueued.
 """
 
 from __future__ import annotations
@@ -11,12 +9,22 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from torch_spyre_ref.emulator.addresses import CompositeAddress
 from torch_spyre_ref.emulator.clock import Clock
 from torch_spyre_ref.runtime.callsite import CallSite, call_site
+from torch_spyre_ref.runtime.footprints import spans
 from torch_spyre_ref.runtime.operations import Operation
+
+if TYPE_CHECKING:
+    from torch_spyre_ref.runtime.lowering import Work
+    from torch_spyre_ref.runtime.queues import Pending
+
+OUT_OF_BOUNDS, USE_AFTER_FREE = "out of bounds", "use after free"
+HANDED_OUT_TWICE, GIVEN_BACK_TWICE = "handed out twice", "given back twice"
+REGION_IN_USE = "region in use"
+KINDS = (OUT_OF_BOUNDS, USE_AFTER_FREE, HANDED_OUT_TWICE, GIVEN_BACK_TWICE, REGION_IN_USE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +108,11 @@ def _start(block: _Block) -> int:
 
 
 class Memcheck:
-    """What is handed out on every card. Thread-safe."""
+    """What is handed out on every card. Thread-safe. Faults are added to ``reports`` too."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, reports: list[Any]) -> None:
         self.reports: list[MemcheckReport] = []
+        self._all = reports
         self._clock = clock
         self._live: dict[tuple[int, int], _Blocks] = {}
         self._freed: dict[tuple[int, int], _Blocks] = {}
@@ -116,7 +125,7 @@ class Memcheck:
                 live, _ = self._maps(device, region)
                 for other in live.overlapping(start, start + length):
                     fault = MemcheckReport(
-                        "handed out twice", repr(address), device, region, *other.span, line
+                        HANDED_OUT_TWICE, repr(address), device, region, *other.span, line
                     )
                     self._fail(fault, f"they have had an owner since {other.line}")
             for region, start, length in address.chunks:
@@ -133,7 +142,7 @@ class Memcheck:
                 block = self._maps(device, region)[0].at(start)
                 if block is None or block.span != (start, start + length):
                     fault = MemcheckReport(
-                        "given back twice",
+                        GIVEN_BACK_TWICE,
                         repr(address),
                         device,
                         region,
@@ -147,39 +156,38 @@ class Memcheck:
                 live.cut(_Block(start, start + length, line))
                 freed.add(_Block(start, start + length, line))
 
-    def check(self, device: int, operation: Operation, line: CallSite) -> None:
+    def check(self, device: int, operation: Operation, work: Work, line: CallSite) -> None:
         """Raise ``MemcheckError`` unless all that ``operation`` touches has an owner."""
-        for region, start, stop in _footprint(operation):
+        for region, start, stop in _touched(operation, work):
             live, freed = self._maps(device, region)
             block = live.at(start)
             if block is not None and stop <= block.stop:
                 continue
             wrong = start if block is None else block.stop
             gone = freed.at(wrong)
-            kind = "use after free" if gone else "out of bounds"
+            kind = USE_AFTER_FREE if gone else OUT_OF_BOUNDS
             fault = MemcheckReport(kind, repr(operation), device, region, wrong, stop, line)
             detail = (
                 f"given back at {gone.line}" if gone else "they are another block's, or nobody's"
             )
             self._fail(fault, detail)
 
-    def check_release(
-        self, device: int, region: int, pending: Iterable[tuple[Operation, CallSite | None]]
-    ) -> None:
+    def check_release(self, device: int, region: int, pending: Iterable[Pending]) -> None:
         """Raise ``MemcheckError`` if a block or ``pending`` work lies in ``region``."""
         line = call_site()
         for block in self._maps(device, region)[0]:
             fault = MemcheckReport(
-                "region in use", "giving back the region", device, region, *block.span, line
+                REGION_IN_USE, "giving back the region", device, region, *block.span, line
             )
             self._fail(fault, f"they have had an owner since {block.line}")
-        for operation, enqueued in pending:
-            for number, start, stop in _footprint(operation):
+        for entry in pending:
+            for number, start, stop in _touched(entry.operation, entry.work):
                 if number == region:
                     fault = MemcheckReport(
-                        "region in use", "giving back the region", device, region, start, stop, line
+                        REGION_IN_USE, "giving back the region", device, region, start, stop, line
                     )
-                    self._fail(fault, f"{operation!r} is not complete; enqueued at {enqueued}")
+                    detail = f"{entry.operation!r} is not complete; enqueued at {entry.line}"
+                    self._fail(fault, detail)
         del self._live[device, region], self._freed[device, region]
 
     def _maps(self, device: int, region: int) -> tuple[_Blocks, _Blocks]:
@@ -188,9 +196,11 @@ class Memcheck:
 
     def _fail(self, report: MemcheckReport, detail: str) -> NoReturn:
         self.reports.append(report)
+        self._all.append(report)
         raise MemcheckError(report, detail)
 
 
-def _footprint(operation: Operation) -> Iterator[tuple[int, int, int]]:
-    for span in (*operation.reads, *operation.writes):
-        yield from span.footprint()
+def _touched(operation: Operation, work: Work) -> Iterator[tuple[int, int, int]]:
+    for _, ranges in spans(operation, work):
+        for span in ranges:
+            yield from span.footprint()

@@ -174,12 +174,13 @@ class Compute(Operation):
 class HostCallback(Operation):
     """Run ``function`` on the host, in queue order.
 
-    It works on values captured at submission and on its own staging buffer, and never calls the
-    runtime. ``duration`` of None is the card's ``callback_time``.
+    It works on values captured at submission and on its own ``staging`` buffer, pinned bytes that
+    it writes, and never calls the runtime. ``duration`` of None is the card's ``callback_time``.
     """
 
     function: Callable[[], None]
     duration: int | None = None
+    staging: Bytes | None = None
 
     def __post_init__(self) -> None:
         check_duration(self, self.duration or 0)

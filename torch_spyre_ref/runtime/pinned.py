@@ -11,6 +11,7 @@ import weakref
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from dataclasses import dataclass
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +42,7 @@ class _Watch(weakref.ref[_PinnedPages]):
 class _Block(NamedTuple):
     stop: int
     watch: _Watch
+    number: int
 
 
 class PinnedMemory:
@@ -49,6 +51,7 @@ class PinnedMemory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._starts: list[int] = []
+        self._numbers = count(1)
         self._blocks: dict[int, _Block] = {}
         # Pages go when their last view goes, perhaps in the middle of a method below or of anything
         # else: so what is called then takes no lock, and is no Python that Ctrl-C could cut short.
@@ -75,10 +78,19 @@ class PinnedMemory:
         with self._lock:
             self._forget_gone()
             known = start in self._blocks
-            self._blocks[start] = _Block(start + nbytes, watch)
+            self._blocks[start] = _Block(start + nbytes, watch, next(self._numbers))
             if not known:
                 insort(self._starts, start)
         return PinnedBuffer(start, array)
+
+    def number_of(self, address: int) -> int:
+        """A number that the buffer around host ``address`` has alone, also when that address
+        belonged to another one before; 0 where nothing is pinned."""
+        with self._lock:
+            self._forget_gone()
+            index = bisect_right(self._starts, address) - 1
+            block = self._blocks[self._starts[index]] if index >= 0 else None
+            return block.number if block is not None and address < block.stop else 0
 
     def is_pinned(self, address: int) -> bool:
         """Whether the byte at host ``address`` is pinned."""

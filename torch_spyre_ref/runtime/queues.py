@@ -19,11 +19,13 @@ from torch_spyre_ref.emulator.card import Card
 from torch_spyre_ref.emulator.clock import Clock
 from torch_spyre_ref.emulator.pipelines import Pipeline
 from torch_spyre_ref.emulator.timeline import Timeline
-from torch_spyre_ref.runtime.callsite import CallSite, call_site
+from torch_spyre_ref.emulator.undisturbed import UNDISTURBED
+from torch_spyre_ref.runtime.callsite import CallSite
 from torch_spyre_ref.runtime.errors import QueueError
 from torch_spyre_ref.runtime.events import Event
-from torch_spyre_ref.runtime.lowering import Prepared, Rules, Work, lower
-from torch_spyre_ref.runtime.memcheck import Memcheck
+from torch_spyre_ref.runtime.faults import Faults
+from torch_spyre_ref.runtime.hazards import Hazards
+from torch_spyre_ref.runtime.lowering import Prepared, Rules, Work, lower, new
 from torch_spyre_ref.runtime.operations import Operation
 from torch_spyre_ref.runtime.pinned import PinnedMemory
 from torch_spyre_ref.runtime.sanitizer import Sanitizer
@@ -54,8 +56,8 @@ class Shared(NamedTuple):
     clock: Clock
     timeline: Timeline
     pinned: PinnedMemory
-    memcheck: Memcheck | None
     sanitizer: Sanitizer
+    faults: Faults
     rules: Rules
     queue_depth: int
 
@@ -71,16 +73,23 @@ class Queue:
         name: str,
         card: Card,
         shared: Shared,
+        hazards: Hazards,
         priority: int = 0,
-        siblings: Sequence[Queue] = (),
     ) -> None:
-        self.name, self.priority, self._siblings = name, priority, siblings
+        self.name, self.priority, self._hazards = name, priority, hazards
+        self.device = card.index
         self._card, self._shared, self._clock = card, shared, shared.clock
         self._control = card.pipelines.control  # signals and waits
-        self._sanitizer, self._submit_time = shared.sanitizer, card.spec.submit_time
+        self._host = card.pipelines.host  # host callbacks, which touch no card memory
+        self._sanitizer, self._faults = shared.sanitizer, shared.faults
+        self._submit_time, self._query_time = card.spec.submit_time, card.spec.query_time
+        self._depth = shared.queue_depth
+        self._timeline = shared.timeline
         self._pending: deque[Pending] = deque()
         self._last = self._done = 0
         self._lost: list[_Lost] = []
+        self._held: dict[int, Sequence[Event]] = {}  # what derived edges have operations wait for
+        self._owed: dict[int, Event] = {}  # and what they make others wait for
         self._failure: tuple[int, BaseException] | None = None
         self._delivered = self._closed = False
 
@@ -111,26 +120,36 @@ class Queue:
         return ticket
 
     def _enqueue(self, operation: Operation, work: Work, label: str) -> int:
-        clock, sanitizer, pending = self._clock, self._sanitizer, self._pending
-        line = None
-        if sanitizer.on:
-            line = call_site()
-            if self._shared.memcheck is not None:
-                self._shared.memcheck.check(self._card.index, operation, line)
-        clock.advance(clock.now if work.unseen else clock.now + self._submit_time)
-        if len(pending) >= self._shared.queue_depth:
+        clock, pending, is_checked = self._clock, self._pending, self._sanitizer.on
+        if self._faults.planted:
+            work = self._faults.submitted(self, operation, work)
+        pipeline, _, _, _, _, awaited, fires, unseen, dispatch, _ = work
+        line = self._sanitizer.check(self, operation, work) if is_checked else None
+        clock.advance(clock.now if unseen else clock.now + self._submit_time)
+        if len(pending) >= self._depth:
             self._make_room()
-        if self._failure is not None or self._closed or work.pipeline is self._control:
+        if self._failure is not None or self._closed or pipeline is self._control:
             self._refuse_unless_good(work)
         ticket = self._last = clock.ticket()
-        if work.fires is not None:
-            work.fires.ticket, work.fires.queue = ticket, self
-        entry = Pending(ticket, clock.now, label, line, operation, work)
+        if fires is not None:
+            fires.ticket, fires.queue = ticket, self
+        entry = new(Pending, (ticket, clock.now, label, line, operation, work))
+        hazards = self._hazards
+        if awaited is not None:
+            hazards.waits(self, ticket, awaited)
+        elif (
+            hazards.on
+            and hazards.alone is not self
+            and fires is None
+            and pipeline is not self._host
+            and (events := hazards.submitted(self, entry))
+        ):
+            self._held[ticket] = events
         pending.append(entry)
-        if work.dispatch is not None:
-            self._card.fetch.take(work.dispatch, ticket)
-        if sanitizer.on:
-            sanitizer.submitted(self, entry, self._siblings)
+        if dispatch is not None:
+            self._card.fetch.take(dispatch, ticket)
+        if is_checked:
+            self._sanitizer.submitted(self, entry, self._held.get(ticket, ()), hazards.seen)
         if len(pending) == 1:
             self._start_head()
         return ticket
@@ -162,24 +181,19 @@ class Queue:
 
     def completed(self, ticket: int) -> bool:
         """Whether operation ``ticket`` is over, well or not: it touches memory no more."""
-        self._check(ticket)
+        if ticket > self._last:
+            self._refuse_ticket(ticket)
         with self._clock:
-            self._clock.advance(self._clock.now + self._card.spec.query_time)
-            return ticket <= self._done
+            self._clock.advance(self._clock.now + self._query_time)
+            return self.is_over(ticket)
 
     def is_over(self, ticket: int) -> bool:
         """Whether operation ``ticket`` is known to be over, as far as time has come."""
-        return ticket <= self._done
-
-    @property
-    def is_checked(self) -> bool:
-        """Whether the sanitizer looks at the footprint of every operation."""
-        return self._sanitizer.on
-
-    @property
-    def device(self) -> int:
-        """The index of the card."""
-        return self._card.index
+        over = ticket <= self._done
+        if over and self._sanitizer.on:
+            with self._clock:
+                self._sanitizer.host_knows(self, ticket)
+        return over
 
     def settle(self, ticket: int | None = None) -> None:
         """Hold the host until operation ``ticket``, by default the last one, is over, well or not.
@@ -188,14 +202,18 @@ class Queue:
         """
         clock = self._clock
         until = self._last if ticket is None else ticket
-        self._check(until)
+        if until > self._last:
+            self._refuse_ticket(until)
         with clock:
-            clock.advance(clock.now + self._card.spec.query_time)
-            self._run_to(until)
+            clock.advance(clock.now + self._query_time)
+            if until > self._done:
+                self._run_to(until)
         # Ctrl-C came and the program's own handler did not raise: go on.
         while until > self._done:
             with clock:
                 self._run_to(until)
+        if self._sanitizer.on:
+            self.is_over(until)
 
     def reset(self) -> None:
         """Let the running operation end, drop the others, and forget the error."""
@@ -206,14 +224,35 @@ class Queue:
             while self._pending:
                 self._clock.step()
             self._done = self._last
+            if self._failure is not None:  # an event keeps it; its frames lead to tensors
+                self._failure[1].__traceback__ = None
             self._clock.retire(self._failure)
             self._failure, self._delivered = None, False
+            self.is_over(self._last)
 
     def close(self) -> None:
         """Reset, and refuse whatever is submitted from now on."""
         with self._clock:
             self.reset()
             self._closed = True
+
+    def owe(self, ticket: int) -> Event:
+        """The event that fires when pending operation ``ticket`` is complete."""
+        event = self._owed.get(ticket)
+        if event is None:
+            event = self._owed[ticket] = Event()
+            event.ticket, event.queue = ticket, self
+        return event
+
+    @property
+    def done(self) -> int:
+        """The last operation that is over, as far as time has come."""
+        return self._done
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is enqueued and not complete."""
+        return bool(self._pending)
 
     def pending(self) -> list[Pending]:
         """What is enqueued and not complete, first to last."""
@@ -234,25 +273,25 @@ class Queue:
         state = "closed" if self._closed else "poisoned" if self._failure else "good"
         return f"Queue({self.name}, {len(self._pending)} pending, {state})"
 
-    def _check(self, ticket: int) -> None:
-        if ticket > self._last:
-            raise ValueError(
-                f"queue {self.name} was asked for operation {ticket}, but its last one is "
-                f"{self._last}; a ticket is good only for the queue that gave it"
-            )
+    def _refuse_ticket(self, ticket: int) -> None:
+        raise ValueError(
+            f"queue {self.name} was asked for operation {ticket}, but its last one is "
+            f"{self._last}; a ticket is good only for the queue that gave it"
+        )
 
     def _run_to(self, ticket: int) -> None:
         clock = self._clock
         while ticket > self._done:
             clock.step()
-            if clock.interrupted:
+            if UNDISTURBED.interrupted:
                 break
         clock.advance(clock.now)
 
     def _make_room(self) -> None:
-        while len(self._pending) >= self._shared.queue_depth:
+        while len(self._pending) >= self._depth:
             self._clock.step()
         self._clock.advance(self._clock.now)
+        self.is_over(self._done)
 
     def _refuse_unless_good(self, work: Work) -> None:
         if self._closed:
@@ -280,22 +319,32 @@ class Queue:
 
     def _idle(self) -> bool:
         """Whether nothing of this queue is running or stands in line for a pipeline."""
-        if not self._pending:
-            return True
-        awaited = self._pending[0].work.awaited
-        return awaited is not None and awaited.time is None
+        return not self._pending or bool(self._awaited(self._pending[0]))
+
+    def _awaited(self, entry: Pending) -> list[Event]:
+        """The events that have yet to fire before ``entry`` can start."""
+        awaited, events = entry.work.awaited, self._held.get(entry.ticket, ())
+        return [e for e in (events if awaited is None else [awaited]) if e.time is None]
 
     # --8<-- [start:start_head]
     def _start_head(self) -> None:
-        ticket, _, _, _, _, work = self._pending[0]
-        awaited = work.awaited
-        if awaited is not None and awaited.time is None:
-            if awaited.error is None:
-                awaited.waiters.append(self)
-            else:
-                self._poison(ticket, self._orphaned_by(awaited))
+        entry = self._pending[0]
+        work, ticket = entry.work, entry.ticket
+        if (work.awaited is not None or self._held) and self._is_held(entry):
             return
         work.pipeline.start(work.duration, work.effect, self, ticket, self.priority)
+
+    def _is_held(self, entry: Pending) -> bool:
+        """Whether the first operation has to wait; then it hears of every event it waits for."""
+        awaited = self._awaited(entry)
+        for event in awaited:
+            if event.error is not None:
+                self._poison(entry.ticket, self._orphaned_by(event))
+                return True
+        for event in awaited:
+            if self not in event.waiters:
+                event.waiters.append(self)
+        return bool(awaited)
 
     # --8<-- [end:start_head]
 
@@ -303,33 +352,26 @@ class Queue:
         """What the card's pipelines call when the first operation of this queue ends."""
         entry = self._pending.popleft()
         ticket, submitted, label, _, operation, work = entry
+        _, _, _, nbytes, sticks, _, fires, _, _, _ = work
+        owed = self._owed.pop(ticket, None) if self._owed else None
         clock = self._clock
         self._done = ticket
         clock.retire(entry)
         if self._sanitizer.on:
             self._sanitizer.completed(self, entry)
-        self._shared.timeline.append(
-            (
-                ticket,
-                self._card.index,
-                self.name,
-                pipeline.name,
-                type(operation).__name__,
-                label,
-                submitted,
-                start,
-                clock.now,
-                work.nbytes,
-                work.sticks,
-                error is not None,
-            )
-        )
+        if self._held:
+            self._held.pop(ticket, None)
+        where = self.device, self.name, pipeline.name, type(operation).__name__, label
+        when = submitted, start, clock.now
+        self._timeline.append((ticket, *where, *when, nbytes, sticks, error is not None))
         if error is not None:
             self._lost.append(_Lost(ticket, ticket, repr(error)))
-            self._poison(ticket, error)
+            self._poison(ticket, error, fires, owed)
             return
-        if work.fires is not None:
-            self._fire(work.fires)
+        if fires is not None:
+            self._fire(fires)
+        if owed is not None:
+            self._fire(owed)
         if self._pending:
             self._start_head()
 
@@ -339,13 +381,16 @@ class Queue:
             queue._start_head()
         event.waiters.clear()
 
-    def _poison(self, ticket: int, error: BaseException) -> None:
+    def _poison(self, ticket: int, error: BaseException, *owed: Event | None) -> None:
         """Fail at ``ticket``, and with this queue all that wait for an event it owed."""
         failing = [(self, ticket, error)]
+        for event in owed:
+            failing += _orphans(event, error) if event is not None else []
         while failing:
             queue, ticket, error = failing.pop()
-            queue._failure, queue._delivered = (ticket, error), False
-            failing += queue._abandon(error)
+            if queue._failure is None:  # of several events that it waits for, the first counts
+                queue._failure, queue._delivered = (ticket, error), False
+                failing += queue._abandon(error)
 
     def _abandon(
         self, cause: BaseException, keep: int = 0
@@ -358,16 +403,15 @@ class Queue:
         while len(self._pending) > keep:
             entry = self._pending.pop()
             self._clock.retire(entry)
-            awaited, owed, dispatch = entry.work.awaited, entry.work.fires, entry.work.dispatch
-            if dispatch is not None:
-                dispatch.leave()
-            if awaited is not None and self in awaited.waiters:
-                awaited.waiters.remove(self)
-            if owed is not None:
-                owed.error = cause
-                for queue in owed.waiters:
-                    orphans.append((queue, queue._pending[0].ticket, queue._orphaned_by(owed)))
-                owed.waiters.clear()
+            if entry.work.dispatch is not None:
+                entry.work.dispatch.leave()
+            for event in self._awaited(entry):
+                if self in event.waiters:
+                    event.waiters.remove(self)
+            self._held.pop(entry.ticket, None)
+            for owed in (entry.work.fires, self._owed.pop(entry.ticket, None)):
+                if owed is not None:
+                    orphans += _orphans(owed, cause)
         if not self._pending:
             self._done = self._last
         return orphans
@@ -380,3 +424,13 @@ class Queue:
         )
         error.__cause__ = event.error
         return error
+
+
+def _orphans(owed: Event, cause: BaseException) -> list[tuple[Queue, int, BaseException]]:
+    """The queues that wait in vain for an event that will not fire, where, and their error."""
+    owed.error = cause
+    orphans: list[tuple[Queue, int, BaseException]] = [
+        (queue, queue._pending[0].ticket, queue._orphaned_by(owed)) for queue in owed.waiters
+    ]
+    owed.waiters.clear()
+    return orphans

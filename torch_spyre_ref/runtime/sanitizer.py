@@ -1,47 +1,53 @@
 """The sanitizer: what went wrong in silence, with the line that asked for it.
 
-*Racecheck* looks at correction slots: a transfer that writes one and a program that is patched from
-it must be ordered, by their queue, by events, or because one was over before the other was
-submitted. A program whose fetch no barrier holds back is ordered after what the program before it
-waited for, and after nothing else.
-
-*Initcheck* looks at reads: of memory that was handed out, poisoned, and written by nobody since. It
-keeps a second memory beside the card's, with a 1 for each such byte.
+*Memcheck* refuses what touches memory that nobody owns, *racecheck* finds two operations that
+nothing puts in order, *initcheck* finds reads of memory that nobody wrote. Queues tell of what is
+submitted, of what is over, and of what the host came to know.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torch_spyre_ref.emulator.clock import Clock
 from torch_spyre_ref.emulator.memory import Memory
 from torch_spyre_ref.emulator.operands import DeviceRange
-from torch_spyre_ref.emulator.overlap import may_overlap
-from torch_spyre_ref.runtime.callsite import CallSite
+from torch_spyre_ref.runtime.callsite import CallSite, call_site
+from torch_spyre_ref.runtime.events import Event
+from torch_spyre_ref.runtime.footprints import HostBytes, host_buffer
+from torch_spyre_ref.runtime.initcheck import Initcheck
+from torch_spyre_ref.runtime.memcheck import KINDS as MEMCHECK_KINDS
+from torch_spyre_ref.runtime.memcheck import Memcheck, MemcheckReport
+from torch_spyre_ref.runtime.operations import Operation
+from torch_spyre_ref.runtime.pinned import PinnedMemory
+from torch_spyre_ref.runtime.racecheck import About, Race, Racecheck
 
 if TYPE_CHECKING:
-    from torch_spyre_ref.emulator.fetch import Dispatch
+    from torch_spyre_ref.runtime.lowering import Work
     from torch_spyre_ref.runtime.queues import Pending, Queue
 
 RACE, UNINITIALISED = "race", "uninitialised"
-KINDS = (RACE, UNINITIALISED)
-
-Clock = dict[str, int]
-"""A vector clock: for each queue the last operation that is known to come before."""
+KINDS = (RACE, UNINITIALISED, *MEMCHECK_KINDS)
+"""Every kind of fault there is."""
 
 
 @dataclass(frozen=True, slots=True)
 class SanitizerReport:
-    """One fault. ``launch`` is the label that the operation was submitted with."""
+    """One fault. ``launch`` is the label that the operation was submitted with.
+
+    ``line`` is where it was enqueued, ``earlier`` where the one was that it races with.
+    """
 
     kind: str
     operation: str
     launch: str
     device: int
-    where: DeviceRange
+    where: DeviceRange | HostBytes
     detail: str
     line: CallSite | None
+    earlier: CallSite | None = None
 
     def __str__(self) -> str:
         launch = f" of launch {self.launch!r}" if self.launch else ""
@@ -51,125 +57,101 @@ class SanitizerReport:
         )
 
 
-class Racecheck:
-    """Who comes before whom, as far as correction slots ask."""
-
-    def __init__(self) -> None:
-        self._queues: dict[str, Clock] = {}
-        self._known: dict[int, Clock] = {}
-
-    def submitted(
-        self, queue: Queue, entry: Pending, others: Sequence[tuple[Queue, Pending]]
-    ) -> Iterator[tuple[Pending, DeviceRange]]:
-        """The pending operations among ``others`` that race with ``entry``, and over what."""
-        work = entry.work
-        clock = dict(self._queues.get(queue.name, {}))
-        if work.awaited is not None and work.awaited.ticket is not None:
-            for name, ticket in self._known.get(work.awaited.ticket, {}).items():
-                clock[name] = max(ticket, clock.get(name, 0))
-        clock[queue.name] = entry.ticket
-        self._queues[queue.name] = self._known[entry.ticket] = clock
-        for other_queue, other in others:
-            pair = _slot_access(entry, other)
-            if pair is None:
-                continue
-            before = clock if work.dispatch is None else self._fetched_after(work.dispatch, clock)
-            if before.get(other_queue.name, 0) < other.ticket:
-                yield other, pair
-
-    def _fetched_after(self, dispatch: Dispatch, clock: Clock) -> Clock:
-        """What is known to be over when a program is fetched."""
-        if dispatch.barrier:
-            return clock
-        before = dispatch.before
-        return {} if before is None else self._known.get(before, {})
-
-    def completed(self, ticket: int) -> None:
-        """An operation is over: whatever is submitted now comes after it."""
-        self._known.pop(ticket, None)
-
-
-def _slot_access(entry: Pending, other: Pending) -> DeviceRange | None:
-    """The correction slot that one of the two is patched from and the other writes."""
-    for run, write in ((entry, other), (other, entry)):
-        dispatch = run.work.dispatch
-        if dispatch is None or dispatch.slot is None or (dispatch.is_fetched and run is other):
-            continue
-        if any(may_overlap(dispatch.slot, target) for target in write.operation.writes):
-            return dispatch.slot if write.work.dispatch is None else None
-    return None
-
-
-class Initcheck:
-    """Which bytes of a card are still poison."""
-
-    def __init__(self, region_bytes: int) -> None:
-        self._region_bytes = region_bytes
-        self._shadow = Memory()
-        self._attached: set[int] = set()
-
-    def completed(self, entry: Pending) -> Iterator[tuple[DeviceRange, int]]:
-        """The ranges that an operation read in poison, and how many bytes of each."""
-        operation, dispatch = entry.operation, entry.work.dispatch
-        kind = type(operation).__name__
-        if kind == "D2D":
-            self._attach(*operation.reads, *operation.writes)
-            self._shadow.move(*operation.reads, *operation.writes)
-            return
-        reads = [(False, span) for span in operation.reads]
-        accesses = [*reads, *((True, span) for span in operation.writes)]
-        for is_write, span in accesses if dispatch is None else dispatch.accesses:
-            self._attach(span)
-            if is_write:
-                self._shadow.fill(span, b"\x01" if entry.work.unseen else b"\x00")
-            elif poison := int(self._shadow.read(span).sum()):
-                yield span, poison
-
-    def _attach(self, *spans: DeviceRange) -> None:
-        for span in spans:
-            for chunk in span.address.chunks:
-                if chunk.region not in self._attached:
-                    self._attached.add(chunk.region)
-                    self._shadow.attach(chunk.region, self._region_bytes)
+Report = SanitizerReport | MemcheckReport
 
 
 class Sanitizer:
-    """Racecheck and initcheck of all cards; ``on`` says whether they look."""
+    """Memcheck, racecheck and initcheck of all cards; ``on`` says whether they look."""
 
-    def __init__(self, region_bytes: int) -> None:
+    def __init__(self, clock: Clock, pinned: PinnedMemory, region_bytes: int) -> None:
         self.on = False
-        self.reports: list[SanitizerReport] = []
-        self._region_bytes = region_bytes
-        self.clear()
+        self.reports: list[Report] = []
+        self.memcheck: Memcheck | None = None
+        self._clock, self._pinned, self._region_bytes = clock, pinned, region_bytes
+        self._memories: Sequence[Memory] = ()
 
-    def clear(self) -> None:
-        """Forget everything but the reports: what is in memory now counts as written."""
-        self._race = Racecheck()
-        self._init: dict[int, Initcheck] = {}
+    def switch_on(self, memories: Sequence[Memory]) -> None:
+        """Look from now on at what happens on cards with these memories; nothing may be pending.
 
-    def submitted(self, queue: Queue, entry: Pending, queues: Sequence[Queue]) -> None:
-        """Look at an operation that was just enqueued, beside what is pending on its card."""
-        others = [(q, e) for q in queues for e in q.pending() if e is not entry]
-        for other, slot in self._race.submitted(queue, entry, others):
-            detail = (
-                f"nothing orders it with {other.operation!r}, enqueued at {other.line}; hold the "
-                "fetch back with the barrier, and let an event order two queues"
-            )
-            self._report(RACE, queue, entry, slot, detail)
+        What is in memory counts as written, and to memcheck nobody owns anything yet.
+        """
+        self._memories = memories
+        self._race = Racecheck(self._pinned)
+        self._init = [Initcheck(self._region_bytes) for _ in memories]
+        self.memcheck = Memcheck(self._clock, self.reports)
+        for memory, check in zip(memories, self._init, strict=True):
+            memory.visits = check.visits
+        self.on = True
+
+    def switch_off(self) -> None:
+        """Look no more."""
+        self.on, self.memcheck = False, None
+        for memory in self._memories:
+            memory.visits = None
+
+    def check(self, queue: Queue, operation: Operation, work: Work) -> CallSite:
+        """Who is about to enqueue an operation. Raises ``MemcheckError``, and all is as before."""
+        line = call_site()
+        if self.memcheck is not None:
+            self.memcheck.check(queue.device, operation, work, line)
+        return line
+
+    def submitted(
+        self, queue: Queue, entry: Pending, edges: Iterable[Event], seen: Iterable[Queue]
+    ) -> None:
+        """Look at an operation that was just enqueued; ``edges`` were derived for it.
+
+        The runtime has looked how far ``seen`` are: that is an order as good as any.
+        """
+        for other in seen:
+            self._race.knows(other, other.done)
+        for race in self._race.submitted(queue, entry, edges):
+            self._report_race(queue, entry, race)
+
+    def host_knows(self, queue: Queue, ticket: int) -> None:
+        """The host waited for operation ``ticket``, or asked and heard that it is over."""
+        self._race.knows(queue, ticket)
 
     def completed(self, queue: Queue, entry: Pending) -> None:
         """Look at an operation that is over."""
-        self._race.completed(entry.ticket)
-        device = queue.device
-        check = self._init.setdefault(device, Initcheck(self._region_bytes))
-        for span, count in check.completed(entry):
+        if not self._race.completed(entry):
+            _, source = host_buffer(entry.operation)
+            where = HostBytes(source.size if source is not None else 0)
+            detail = "the host changed its source between submission and the moment it was read"
+            self._report(RACE, queue, entry, where, f"{detail}; wait for it first")
+        for span, count in self._init[queue.device].completed(entry):
             detail = f"{count} of the {span.nbytes} bytes that it read were never written"
             self._report(UNINITIALISED, queue, entry, span, detail)
 
+    def _report_race(self, queue: Queue, entry: Pending, race: Race) -> None:
+        about, other = race.earlier.about, race.earlier.queue
+        assert isinstance(about, About)
+        of = f" of launch {about.launch!r}" if about.launch else ""
+        _, start, stop = race.touch.interval
+        cure = (
+            "hold the fetch back with the barrier, and let an event order two queues"
+            if race.by_fetch or about.fetch is not None
+            else f"record an event on queue {other.name} after that one, and have queue "
+            f"{queue.name} wait for it before this one"
+        )
+        detail = (
+            f"nothing puts {about.operation}{of} on queue {other.name} before it ({race.reason}, "
+            f"{stop - start} bytes); {cure}\n  that one at {about.line}"
+        )
+        self._report(RACE, queue, entry, race.touch.where, detail, about.line)
+
     def _report(
-        self, kind: str, queue: Queue, entry: Pending, where: DeviceRange, detail: str
+        self,
+        kind: str,
+        queue: Queue,
+        entry: Pending,
+        where: DeviceRange | HostBytes,
+        detail: str,
+        earlier: CallSite | None = None,
     ) -> None:
         name = type(entry.operation).__name__
         self.reports.append(
-            SanitizerReport(kind, name, entry.label, queue.device, where, detail, entry.line)
+            SanitizerReport(
+                kind, name, entry.label, queue.device, where, detail, entry.line, earlier
+            )
         )

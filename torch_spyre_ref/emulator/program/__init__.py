@@ -20,7 +20,7 @@ from torch_spyre_ref.emulator.program.model import (
     Value,
 )
 from torch_spyre_ref.emulator.program.slot import Patch, pack_address, pack_slot, slot_bytes
-from torch_spyre_ref.emulator.program.timing import StageCost, UnitRates
+from torch_spyre_ref.emulator.program.timing import StageCost
 
 __all__ = [
     "FORMATS",
@@ -41,7 +41,6 @@ __all__ = [
     "Source",
     "Stage",
     "StageCost",
-    "UnitRates",
     "Value",
     "decode",
     "encode",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import Context
 from functools import lru_cache, partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -19,7 +20,6 @@ from torch_spyre_ref.emulator.addresses import CompositeAddress
 from torch_spyre_ref.emulator.alu import operation
 from torch_spyre_ref.emulator.memory import Memory, RegionFaultError
 from torch_spyre_ref.emulator.operands import DeviceRange
-from torch_spyre_ref.emulator.pages import Bytes
 from torch_spyre_ref.emulator.program import matrix, movement, randomness, reduction
 from torch_spyre_ref.emulator.program.check import fit
 from torch_spyre_ref.emulator.program.encoding import parse
@@ -30,7 +30,7 @@ from torch_spyre_ref.emulator.program.model import Instruction, Operand, Program
 from torch_spyre_ref.emulator.program.numbers import evaluate
 from torch_spyre_ref.emulator.program.slot import ADDRESS_BYTES, Patch, read_slot, slot_bytes
 from torch_spyre_ref.emulator.program.tiles import Tile
-from torch_spyre_ref.emulator.program.timing import UnitRates, cost
+from torch_spyre_ref.emulator.program.timing import cost
 from torch_spyre_ref.emulator.program.units import OPS
 from torch_spyre_ref.emulator.spec import CardSpec
 
@@ -45,6 +45,10 @@ _SIZES_KEPT: Final = 32
 _STEPS_KEPT: Final = 4_096
 # There is one set of scratchpads, as on a card, and one program runs on it.
 _running = threading.Lock()
+# What NumPy should say of overflow is a context variable: one context for all runs, set once, is
+# ten times cheaper than np.errstate around each.
+_quiet = Context()
+_quiet.run(np.seterr, all="ignore")
 
 
 class Footprint(NamedTuple):
@@ -74,9 +78,8 @@ class Sized:
         self.numbers = evaluate(program.numbers, symbols)
         self.stages = [Lanes(stage, self.numbers, spec) for stage in program.stages]
         self.live = [_live(lanes) for lanes in self.stages]
-        rates = UnitRates()
         self.costs = tuple(
-            cost(lanes, program.operands, live, spec, rates)
+            cost(lanes, program.operands, live, spec)
             for lanes, live in zip(self.stages, self.live, strict=True)
         )
         self.duration = sum(stage.duration for stage in self.costs)
@@ -108,17 +111,18 @@ class Sized:
 class Patched:
     """A program with one correction slot's addresses and numbers in it.
 
-    ``exact`` are the loads (False) and stores (True) whose place is known beforehand, in order;
-    ``accesses`` are these and all other stores.
+    ``exact`` are the loads (False) and stores (True) whose place is known beforehand, in order.
+    ``accesses`` are all loads and stores; for others it has all memory that they may go to, and the
+    instruction, by which the memory notes where they really went.
     """
 
     def __init__(self, name: str, sized: Sized, places: Sequence[tuple[Operand, Patch]]) -> None:
         self.duration, self.costs = sized.duration, sized.costs
         self._name, self._sized, self._places = name, sized, places
         self._memory: Memory | None = None
-        self._regions: dict[int, Bytes] = {}
+        self._changes = 0
         self._steps: list[Step] | None = None
-        self.accesses: list[tuple[bool, DeviceRange]] = []
+        self.accesses: list[tuple[bool, DeviceRange, Instruction | None]] = []
         self.exact: list[tuple[bool, DeviceRange]] = []
         self.footprint = self._survey(Operands(places, Memory()))
 
@@ -132,8 +136,8 @@ class Patched:
                 if i.place is not None:
                     box = _reach(lanes, operands, i)
                     exact = not movement.indirect(i)
-                    if exact or i.op != "load":
-                        self.accesses.append((i.op != "load", box))
+                    noted = None if exact and i.op != "store_add" else i
+                    self.accesses.append((i.op != "load", box, noted))
                     if exact:
                         self.exact.append((i.op != "load", box))
                     if i.op != "store":
@@ -144,8 +148,9 @@ class Patched:
 
     def run(self, memory: Memory) -> None:
         """Run on ``memory``, in which all operands must lie."""
-        if self._steps is None or not self._is_as_it_was(memory):
+        if self._changes != memory.changes or self._memory is not memory:
             self._find_regions(memory)
+        if self._steps is None:
             operands = Operands(self._places, memory)
             steps = (
                 firing.step or _move(firing.lanes, operands, firing.instruction, firing.tile)
@@ -159,14 +164,9 @@ class Patched:
         for step in self._steps:
             step()
 
-    def _is_as_it_was(self, memory: Memory) -> bool:
-        if memory is not self._memory:
-            return False
-        return all(memory.region(number) is region for number, region in self._regions.items())
-
     def _find_regions(self, memory: Memory) -> None:
         """Look every region up, and refuse a chunk that runs over the end of its region."""
-        self._memory, self._steps, self._regions = memory, None, {}
+        self._memory = self._steps = None
         for operand, (address, _) in self._places:
             for chunk in address.chunks:
                 region = memory.region(chunk.region)
@@ -176,7 +176,7 @@ class Patched:
                         f"{chunk}, but that region has {region.size} bytes; was the correction "
                         "slot patched before it was fetched?"
                     )
-                self._regions[chunk.region] = region
+        self._memory, self._changes = memory, memory.changes
 
 
 def _place(
@@ -307,8 +307,8 @@ class Executable:
 
 def execute(patched: Patched, memory: Memory) -> None:
     """Run a patched program. Raises as :meth:`Executable.run` does."""
-    with _running, np.errstate(all="ignore"):
-        patched.run(memory)
+    with _running:
+        _quiet.run(patched.run, memory)
 
 
 @lru_cache(maxsize=1_024)

@@ -12,7 +12,8 @@ from typing import Any
 
 from torch_spyre_ref.emulator.program.formats import Array
 
-# Above this many elements torch's threads join in, and then spin against those of NumPy's BLAS.
+# Above this many elements torch's threads, if it has several, join in, and then spin against those
+# of NumPy's BLAS.
 _CHUNK = 32_768
 
 
@@ -42,13 +43,15 @@ def half_converter(source: Array, target: Array, half: str) -> Callable[[], obje
     source, target = source.transpose(order), target.transpose(order)
     if source.flags.c_contiguous and target.flags.c_contiguous:
         source, target = source.reshape(-1), target.reshape(-1)
-    copies = [(new.copy_, old) for old, new in pieces(tensor(source), tensor(target))]
-
+    whole, old = tensor(target).copy_, tensor(source)
+    copies = [(new.copy_, part) for part, new in pieces(old, tensor(target))]
     if len(copies) == 1:
-        copy, old = copies[0]
-        return partial(copy, old)
+        return partial(whole, old)
 
     def convert() -> None:
+        if torch.get_num_threads() == 1:
+            whole(old)
+            return
         for fill, part in copies:
             fill(part)
 

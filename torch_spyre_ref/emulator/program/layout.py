@@ -22,7 +22,7 @@ from torch_spyre_ref.emulator.program.model import Dimension, Stage, Value
 from torch_spyre_ref.emulator.program.units import OPS
 from torch_spyre_ref.emulator.spec import CardSpec
 
-_ELEMENTS: Final = 1 << 18
+_ELEMENTS: Final = 1 << 17
 _PRODUCTS: Final = 1 << 22
 _INNER: Final = 512
 _LEAST_INNER: Final = 128
@@ -55,7 +55,7 @@ def plan(stage: Stage, wishes: Plan, spec: CardSpec) -> Stage:
 
 
 def _tiles(stage: Stage, wishes: Plan) -> list[int]:
-    """Blocks of 256 K elements, whole along what is streamed; a product streams 512 at a time."""
+    """Blocks of 128 K elements, whole along what is streamed; a product streams 512 at a time."""
     if any(i.op == "matmul" for i in stage.instructions):
         return _matrix_tiles(stage, wishes)
     tiles = [1] * len(stage.dimensions)

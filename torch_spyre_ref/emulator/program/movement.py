@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from torch_spyre_ref.emulator.memory import Visit
 from torch_spyre_ref.emulator.operands import DeviceRange
 from torch_spyre_ref.emulator.pages import Bytes
 from torch_spyre_ref.emulator.program.errors import IndexFaultError, ProgramError
@@ -266,10 +267,18 @@ def _put(
         row[within[here]] = words[here]
 
 
+def _note(operands: Operands, i: Instruction, at: Positions, format: Format, write: bool) -> None:
+    visits = operands.memory.visits
+    if visits is not None:
+        address = operands.places[_place(i).operand][1].address
+        visits.append(Visit(i, write, address, at, format.itemsize))
+
+
 def _gather(
     lanes: Lanes, operands: Operands, i: Instruction, tile: Tile, format: Format, target: Array
 ) -> None:
     at, mask = _positions(lanes, operands, i, tile, target.shape)
+    _note(operands, i, at, format, False)
     taken = _take(lanes, operands, i, at, format)
     wide = np.empty(len(taken), format.dtype)
     if len(taken):
@@ -289,6 +298,7 @@ def _scatter(lanes: Lanes, operands: Operands, i: Instruction, tile: Tile, forma
     if not len(at):
         return
     if i.op == "store_add":
+        _note(operands, i, at, format, False)
         at, where = np.unique(at, return_inverse=True)
         old = np.empty(len(at), format.dtype)
         widening(_take(lanes, operands, i, at, format), old, format)()
@@ -296,4 +306,5 @@ def _scatter(lanes: Lanes, operands: Operands, i: Instruction, tile: Tile, forma
         values = old
     narrow = np.empty(len(at), format.stored)
     narrowing(values, narrow, format)()
+    _note(operands, i, at, format, True)
     _put(lanes, operands, i, at, format, narrow)

@@ -26,10 +26,11 @@ STICK: Final = 128
 
 _HEAD: Final = struct.Struct("<IIQQQ")
 _CHUNKS: Final = struct.Struct("<24Q")
-_DESCRIPTORS: Final = [
-    struct.Struct(f"<IIQQQ{3 * count}Q{ADDRESS_BYTES - _HEAD.size - 24 * count}x")
+_LETTERS: Final = [
+    f"IIQQQ{3 * count}Q{ADDRESS_BYTES - _HEAD.size - 24 * count}x"
     for count in range(MAX_CHUNKS + 1)
 ]
+_DESCRIPTORS: Final = [struct.Struct(f"<{letters}") for letters in _LETTERS]
 _BITS: Final = 64
 
 
@@ -48,6 +49,17 @@ def slot_end(addresses: int, symbols: int) -> int:
 def slot_bytes(addresses: int, symbols: int) -> int:
     """Bytes of a correction slot with so many address and number symbols."""
     return -(-slot_end(addresses, symbols) // STICK) * STICK
+
+
+def slot_layout(chunks: Sequence[int], numbers: str) -> struct.Struct:
+    """A whole slot of addresses of so many chunks each, and of ``numbers``, "q" or "d" each.
+
+    What goes in: for each address the count of chunks, 0, the grain, the start byte, 0, and region,
+    offset and length of every chunk; then the numbers.
+    """
+    addresses = "".join(_LETTERS[count] for count in chunks)
+    end = slot_end(len(chunks), len(numbers))
+    return struct.Struct(f"<{addresses}{numbers}{slot_bytes(len(chunks), len(numbers)) - end}x")
 
 
 def pack_address(address: CompositeAddress, start: int) -> bytes:
@@ -72,7 +84,7 @@ def read_slot(program: Program, slot: bytes) -> tuple[list[Patch], list[int | fl
             f"program {program.name!r} takes a correction slot of {need} bytes "
             f"({program.addresses} addresses, {program.symbols} numbers), not {len(slot)}"
         )
-    patches = [_read_address(slot, i) for i in range(program.addresses)]
+    patches = [read_address(slot, i) for i in range(program.addresses)]
     start = program.addresses * ADDRESS_BYTES
     layout = "<" + "".join(_letters(program.numbers, program.symbols))
     return patches, list(struct.unpack_from(layout, slot, start))
@@ -86,7 +98,8 @@ def _letters(numbers: Sequence[Number], count: int) -> list[str]:
     return letters
 
 
-def _read_address(slot: bytes, index: int) -> Patch:
+def read_address(slot: bytes, index: int) -> Patch:
+    """Address symbol ``index`` of a slot. Raises ``ProgramError`` when it is none."""
     at = index * ADDRESS_BYTES
     count, zero, grain, start, _ = _HEAD.unpack_from(slot, at)
     words = _CHUNKS.unpack_from(slot, at + _HEAD.size)

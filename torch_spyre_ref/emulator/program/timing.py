@@ -7,8 +7,8 @@ travels through them. Stages follow one another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 from torch_spyre_ref.emulator.operands import fold
@@ -18,34 +18,7 @@ from torch_spyre_ref.emulator.program.matrix import roles
 from torch_spyre_ref.emulator.program.model import Instruction, Operand
 from torch_spyre_ref.emulator.program.movement import store_shape
 from torch_spyre_ref.emulator.program.units import OPS, UNITS
-from torch_spyre_ref.emulator.spec import CardSpec, Figure
-
-_ASSUMED = "assumed"
-
-
-def _rate(value: int, unit: str) -> int:
-    line: int = field(default=value, metadata={"unit": unit, "source": _ASSUMED})
-    return line
-
-
-@dataclass(frozen=True, slots=True)
-class UnitRates:
-    """What the units of a core do in a virtual ns, and the memory that all cores share."""
-
-    memory: int = _rate(200, "bytes/ns, loads and stores of all cores")
-    vector: int = _rate(64, "elements/ns a core")
-    special: int = _rate(16, "elements/ns a core")
-    reduce: int = _rate(64, "elements/ns a core")
-    index: int = _rate(64, "elements/ns a core")
-    random: int = _rate(16, "elements/ns a core")
-    matrix: int = _rate(1_024, "products/ns a core")
-    stage_latency: int = _rate(200, "ns to start a stage on all cores")
-
-    def figures(self) -> Iterator[Figure]:
-        """The rates, line by line, each with its unit and source."""
-        for entry in fields(self):
-            unit, source = entry.metadata["unit"], entry.metadata["source"]
-            yield Figure(entry.name, getattr(self, entry.name), unit, source)
+from torch_spyre_ref.emulator.spec import CardSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +44,6 @@ def cost(
     operands: Sequence[Operand],
     live: Sequence[int],
     spec: CardSpec,
-    rates: UnitRates,
 ) -> StageCost:
     """What a stage costs at the sizes of one launch."""
     busy = dict.fromkeys(UNITS, 0)
@@ -84,14 +56,14 @@ def cost(
             if unit in sticks:
                 moved = _sticks(lanes, operands, i, shape, spec)
                 sticks[unit] += moved * count
-                time = -(-moved * spec.stick // rates.memory)
+                time = -(-moved * spec.stick // spec.memory_rate)
             else:
-                time = -(-_work(lanes, i, shape) // getattr(rates, unit))
+                time = -(-_work(lanes, i, shape) // getattr(spec, f"{unit}_rate"))
             busy[unit] += time * count
             if number == 0:
                 first[unit] += time
     slowest = max(UNITS, key=lambda unit: busy[unit])
-    fill = rates.stage_latency + sum(first.values()) - first[slowest]
+    fill = spec.stage_latency + sum(first.values()) - first[slowest]
     # Loads and stores share the memory: together they cannot be faster than it is.
     memory = busy["load"] + busy["store"]
     return StageCost({**busy, "memory": memory}, fill, sticks["load"], sticks["store"])

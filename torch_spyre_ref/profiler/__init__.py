@@ -1,0 +1,1 @@
+"""What the cards did, for people and for ``torch.profiler``."""

@@ -1,0 +1,1 @@
+"""What streams stand on: the pool of a card's streams, and what torch.spyre offers about them."""

@@ -1,0 +1,167 @@
+# Produced by chapters/04_streams.py: edit it there, then run `make tangle`.
+"""Derived edges: the order between queues that follows from what operations touch.
+
+Two operations on different queues that use the same bytes, one of them to write, need an order: a
+reader comes after the writer before it (RAW), a writer after the readers (WAR) and the writer (WAW)
+before it. Submission order says which of the two is first. The runtime sees every footprint, so it
+adds the order itself, and no more of it than is needed: none within a queue, none against work that
+is over, none that follows from other waits.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch_spyre_ref.runtime.events import Event
+from torch_spyre_ref.runtime.footprints import footprint
+from torch_spyre_ref.runtime.intervals import Access, Interval, IntervalMap
+from torch_spyre_ref.runtime.vector_clocks import Order
+
+# Say what an edge is
+if TYPE_CHECKING:
+    from torch_spyre_ref.runtime.queues import Pending, Queue
+
+
+class Edge(NamedTuple):
+    """Operation ``ticket`` of ``queue`` comes after operation ``after`` of ``producer``.
+
+    ``reason`` is "RAW", "WAR" or "WAW", ``where`` the first bytes found that both use.
+    """
+
+    reason: str
+    producer: "Queue"
+    after: int
+    queue: "Queue"
+    ticket: int
+    where: Interval
+
+    def __repr__(self) -> str:
+        region, start, stop = self.where
+        return (
+            f"Edge({self.reason} on r{region}[{start}:{stop}]: {self.ticket} of queue "
+            f"{self.queue.name} after {self.after} of queue {self.producer.name})"
+        )
+
+
+# Find whom an operation must come after
+def conflicts(
+    touched: IntervalMap, accesses: Sequence[tuple[bool, Interval]], access: Access
+) -> Sequence[tuple[str, Access, Interval]]:
+    """Take in what an operation touches; why, and after whom, it must come, the latest first."""
+    found: dict[int, tuple[str, Access, Interval]] = {}
+    for is_write, interval in accesses:
+        for reason, other in (touched.write if is_write else touched.read)(interval, access):
+            if other.queue is not access.queue:
+                found.setdefault(other.ticket, (reason, other, interval))
+    return [found[ticket] for ticket in sorted(found, reverse=True)] if found else ()
+
+
+# Know who is done
+def done(queue: "Queue") -> int:
+    """The last operation of ``queue`` that is over."""
+    return queue.done
+
+
+def is_over(access: Access) -> bool:
+    """Whether an access is over, so that nobody has to wait for it."""
+    return access.ticket <= access.queue.done
+
+
+# Look only when two queues are busy
+class Watch:
+    """What pending work touches, looked at only while two of a card's ``queues`` are busy.
+
+    A queue that has all the pending work is ``alone``: what it has pending is taken in when another
+    queue comes.
+    """
+
+    def __init__(self, queues: Sequence["Queue"]) -> None:
+        self.alone: Queue | None = None
+        self._queues, self._touched = queues, IntervalMap()
+        self._taken = 0  # operations since somebody last looked who is idle
+
+    def clear(self) -> None:
+        """Forget what was pending, and who was alone."""
+        self.alone, self._taken = None, 0
+        self._touched.clear()
+
+    def is_needed(self, queue: "Queue") -> bool:
+        """Whether any other queue is busy. Asked now and then: to be wrong costs only time."""
+        self._taken -= 1
+        if self.alone is not None or self._taken < 0:
+            others = [other for other in self._queues if other is not queue and other.is_busy]
+            if not others:
+                self._touched.clear()
+                self.alone = queue
+                return False
+            self._take_in(others)
+        return True
+
+    def _take_in(self, others: Sequence["Queue"]) -> None:
+        """Drop what is over; what was enqueued by who was alone until now is looked at now."""
+        if self.alone is not None:
+            for other in others:
+                for entry in other.pending():
+                    access = Access(entry.ticket, other)
+                    conflicts(self._touched, footprint(entry.operation, entry.work), access)
+            self.alone = None
+        self._touched.forget(is_over)
+        self._taken = max(64, len(self._touched))
+
+
+# Derive the edges of a card
+class Hazards(Watch):
+    """The edges of one card's ``queues``; the last ``kept`` of them are in ``edges``.
+
+    ``count`` is how many there were.
+    """
+
+    def __init__(self, queues: Sequence["Queue"], order: Order, on: bool, kept: int = 4096) -> None:
+        super().__init__(queues)
+        self.on, self.count = on, 0
+        self.edges: deque[Edge] = deque(maxlen=kept)
+        self._order = order
+
+    def waits(self, queue: "Queue", ticket: int, event: Event) -> None:
+        """Operation ``ticket`` of ``queue`` waits for ``event``: an order like any other."""
+        if event.queue is not None and event.ticket is not None:
+            self._order.wait(queue, ticket, event.queue, event.ticket)
+
+    def submitted(self, queue: "Queue", entry: "Pending") -> Sequence[Event]:
+        """The events that an operation of a queue that is not alone has to wait for."""
+        if not self.is_needed(queue):
+            return ()
+        accesses = footprint(entry.operation, entry.work)
+        found = conflicts(self._touched, accesses, Access(entry.ticket, queue)) if accesses else ()
+        if not found:
+            return ()
+        return [edge.producer.owe(edge.after) for edge in self._derive(queue, entry.ticket, found)]
+
+    @property
+    def seen(self) -> Sequence["Queue"]:
+        """The queues that the runtime looks how far they are, whenever it derives edges."""
+        return self._queues if self.on else ()
+
+    def switch(self, on: bool) -> None:
+        """Derive edges from now on, or do not. Nothing may be pending."""
+        self.on = on
+        self.clear()
+
+    def _derive(
+        self, queue: "Queue", ticket: int, found: Sequence[tuple[str, Access, Interval]]
+    ) -> Iterator[Edge]:
+        order = self._order
+        known = order.known(queue)
+        for reason, (after, producer, _), where in found:
+            if after <= producer.done or after <= known.get(producer, 0):
+                continue
+            edge = Edge(reason, producer, after, queue, ticket, where)
+            if self.accepts(edge):
+                known = order.wait(queue, ticket, producer, after)
+                self.count += 1
+                self.edges.append(edge)
+                yield edge
+
+    def accepts(self, edge: Edge) -> bool:
+        """Whether an edge that is needed is added: always, but in drills that leave one out."""
+        return True
