@@ -84,3 +84,51 @@ def test_own_classes_launch_and_fetch_programs(run_python: Run) -> None:
         """
     )
     assert out.splitlines() == ["starts True", "starts True", "starts False", "Mine [2.0]"]
+
+
+def test_own_parts_compile_and_serve_ops(run_python: Run) -> None:
+    out = run_python(
+        """
+        import os
+        os.environ["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "0"  # it would serve what others traced
+        import torch, torch_spyre_ref
+        from torch_spyre_ref import eager
+        from torch_spyre_ref.inductor.loop_tracer import LoopTracer
+        from torch_spyre_ref.parts import Parts
+
+        class Tracer(LoopTracer): pass
+
+        def tracer(*args):
+            made.add("tracer")
+            return Tracer(*args)
+
+        def kernels(aside):
+            made.add("kernels")
+            return {name: of_mine(k) for name, k in eager.kernels(aside).items()}
+
+        def of_mine(kernel):
+            def run(*args, **kwargs):
+                made.add("an op")
+                return kernel(*args, **kwargs)
+            return run
+
+        def compute():
+            x = torch.ones(3).to("spyre")
+            return ((x + 1) * 2).sum().item()
+
+        made = set()
+        print(compute(), torch.spyre.eager_cache().compiled)
+        torch_spyre_ref.register(parts=Parts(loop_tracer=tracer, eager_kernels=kernels))
+        print(compute(), torch.spyre.eager_cache().compiled, sorted(made))
+        made.clear()
+        torch_spyre_ref.register(parts=Parts())
+        print(compute(), torch.spyre.eager_cache().compiled, sorted(made))
+        print(torch.spyre.fallback_report())
+        """
+    )
+    assert out.splitlines() == [
+        "12.0 3",
+        "12.0 3 ['an op', 'kernels', 'tracer']",
+        "12.0 3 []",
+        "no fallbacks",
+    ]

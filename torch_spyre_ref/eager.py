@@ -1,11 +1,10 @@
-"""Eager: the only way to compute is to compile a program, and an op is the smallest one.
+# Produced by chapters/05_eager.py: edit it there, then run `make tangle`.
+"""The only way to compute is to compile a program, and an op is the smallest one.
 
 A kernel looks its call up among the programs that there are. A miss traces the op, has Inductor
 compile it as it would compile a model, and keeps what comes of it; a hit launches. What cannot be
 compiled runs on the CPU, and says why.
 """
-
-from __future__ import annotations
 
 import sys
 import warnings
@@ -26,6 +25,7 @@ from torch_spyre_ref.compiled.ops import Op
 from torch_spyre_ref.compiled.refusal import Refusal, Refused
 from torch_spyre_ref.compiled.report import CacheReport, CacheRow
 
+# Keep what was compiled, the latest used longest
 if TYPE_CHECKING:
     from torch_spyre_ref.compiled.programs import Code, Launch
 
@@ -33,11 +33,10 @@ KEPT: Final = 4_096
 Kernel: TypeAlias = Callable[..., Any]
 
 
-# Keep what was compiled, the latest used longest
 class Entry:
     """What there is for one key: a program, or why there is none."""
 
-    def __init__(self, call: Call, program: Launch | Code | outputs.Room | Refusal) -> None:
+    def __init__(self, call: Call, program: "Launch | Code | outputs.Room | Refusal") -> None:
         self.op, self.signature, self.hits = call.op.name, repr(call), 0
         self.program = program
 
@@ -82,44 +81,53 @@ class EagerCache:
 _cache = EagerCache()
 
 
-# Make a kernel of an op
-def kernel(op: Op, on_cpu: Kernel) -> Kernel:
-    """The card's kernel of ``op``; what has no program is computed by ``on_cpu``."""
+# Find what serves an op on the CPU
+KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        call = Call(op, args, kwargs)
-        if not compiles():
-            return aside(call, on_cpu, "eager compilation is off")
-        if op.written and outputs.overlaps(call):
-            return outputs.by_copy(call)
-        entry = _cache.find(call.key)
-        if entry is None:
-            return miss(call, on_cpu)
-        if isinstance(entry.program, Refusal):
-            return aside(call, on_cpu, entry.program.reason)
-        if isinstance(entry.program, outputs.Room):
-            return outputs.make_room(call, entry.program.shapes)
-        return outputs.returned(call, entry.program(call.tensors, call.numbers))
 
-    return run
+def _present_kernel(name: str) -> Kernel:
+    before = torch.library.get_kernel(f"aten::{name}", "PrivateUse1")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return before.call_boxed(KEYS, *args, **kwargs)
+
+    return call
+
+
+# Fall back, and say why
+def aside(call: Call, on_cpu: Kernel, reason: str) -> Any:
+    """Compute a call on the CPU."""
+    with fallback.because(reason):
+        return on_cpu(*outputs.as_tensors(call), **call.kwargs)
+
+
+# Switch compilation off
+_mode: list[str | None] = [None]
+
+
+def compiles() -> bool:
+    """Whether ops are compiled, as the environment or ``eager_mode`` says."""
+    return (_mode[-1] or backend.current().settings.eager) == "compile"
+
+
+@contextmanager
+def eager_mode(mode: str) -> Iterator[None]:
+    """Inside a ``with`` block ops are compiled (``"compile"``), or all computed on the CPU
+    (``"fallback"``), in every thread.
+
+    Raises:
+        ValueError: there is no such mode.
+    """
+    if mode not in ("compile", "fallback"):
+        raise ValueError(f"eager mode {mode!r} does not exist; it is 'compile' or 'fallback'")
+    _mode.append(mode)
+    try:
+        yield
+    finally:
+        _mode.pop()
 
 
 # Compile on a miss
-def miss(call: Call, on_cpu: Kernel) -> Any:
-    """Build a program for a call, keep it, and compute the call with it."""
-    moved = outputs.with_indices_on_card(call)
-    if moved is not None:
-        return kernel(call.op, on_cpu)(*moved, **call.kwargs)
-    outputs.check_devices(call)
-    if fallback.is_printing():  # a repr is no reason to compile
-        return aside(call, on_cpu, fallback.NO_PROGRAM)
-    with compiler().compile_lock:  # the one of Dynamo: torch.compile may be at work elsewhere
-        entry = _cache.find(call.key)
-        if entry is None:
-            return build(call, on_cpu)
-    return kernel(call.op, on_cpu)(*call.args, **call.kwargs)
-
-
 @cache
 def compiler() -> ModuleType:
     """What compiles: loaded when the first program is needed, and with it Inductor."""
@@ -149,39 +157,44 @@ def build(call: Call, on_cpu: Kernel) -> Any:
     return outputs.returned(call, results)
 
 
-# Fall back, and say why
-def aside(call: Call, on_cpu: Kernel, reason: str) -> Any:
-    """Compute a call on the CPU."""
-    with fallback.because(reason):
-        return on_cpu(*outputs.as_tensors(call), **call.kwargs)
+def miss(call: Call, on_cpu: Kernel) -> Any:
+    """Build a program for a call, keep it, and compute the call with it."""
+    moved = outputs.with_indices_on_card(call)
+    if moved is not None:
+        return kernel(call.op, on_cpu)(*moved, **call.kwargs)
+    outputs.check_devices(call)
+    if fallback.is_printing():  # a repr is no reason to compile
+        return aside(call, on_cpu, fallback.NO_PROGRAM)
+    with compiler().compile_lock:  # the one of Dynamo: torch.compile may be at work elsewhere
+        entry = _cache.find(call.key)
+        if entry is None:
+            return build(call, on_cpu)
+    return kernel(call.op, on_cpu)(*call.args, **call.kwargs)
 
 
-# Switch it off, and look inside
-_mode: list[str | None] = [None]
+# Make a kernel of an op
+def kernel(op: Op, on_cpu: Kernel) -> Kernel:
+    """The card's kernel of ``op``; what has no program is computed by ``on_cpu``."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        call = Call(op, args, kwargs)
+        if not compiles():
+            return aside(call, on_cpu, "eager compilation is off")
+        if op.written and outputs.overlaps(call):
+            return outputs.by_copy(call)
+        entry = _cache.find(call.key)
+        if entry is None:
+            return miss(call, on_cpu)
+        if isinstance(entry.program, Refusal):
+            return aside(call, on_cpu, entry.program.reason)
+        if isinstance(entry.program, outputs.Room):
+            return outputs.make_room(call, entry.program.shapes)
+        return outputs.returned(call, entry.program(call.tensors, call.numbers))
+
+    return run
 
 
-def compiles() -> bool:
-    """Whether ops are compiled, as the environment or ``eager_mode`` says."""
-    return (_mode[-1] or backend.current().settings.eager) == "compile"
-
-
-@contextmanager
-def eager_mode(mode: str) -> Iterator[None]:
-    """Inside a ``with`` block ops are compiled (``"compile"``), or all computed on the CPU
-    (``"fallback"``), in every thread.
-
-    Raises:
-        ValueError: there is no such mode.
-    """
-    if mode not in ("compile", "fallback"):
-        raise ValueError(f"eager mode {mode!r} does not exist; it is 'compile' or 'fallback'")
-    _mode.append(mode)
-    try:
-        yield
-    finally:
-        _mode.pop()
-
-
+# Look inside, and forget
 def eager_cache() -> CacheReport:
     """What eager ops have compiled so far: op, signature, hits, and what it is."""
     return _cache.report()
@@ -194,10 +207,20 @@ def clear_eager_cache() -> None:
     _cache.clear()
 
 
+def forget_programs() -> None:
+    """Let go of all that was prepared on the present cards."""
+    clear_eager_cache()
+    codecache = sys.modules.get("torch._inductor.codecache")
+    if codecache is not None:
+        codecache.PyCodeCache.cache_clear()
+    if backend.current().started:
+        for card, programs in backend.current().prepared():
+            torch.accelerator.synchronize(card)
+            while programs.evict():
+                pass
+
+
 # Register a kernel for every op of the table
-KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
-
-
 def kernels(aside: Mapping[str, Kernel]) -> dict[str, Kernel]:
     """The kernels of all ops that are compiled, by name.
 
@@ -209,27 +232,6 @@ def kernels(aside: Mapping[str, Kernel]) -> dict[str, Kernel]:
         on_cpu = aside.get(name) or _present_kernel(name)
         made[name] = kernel(Op(f"aten::{name}"), on_cpu)
     return made
-
-
-def _present_kernel(name: str) -> Kernel:
-    before = torch.library.get_kernel(f"aten::{name}", "PrivateUse1")
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return before.call_boxed(KEYS, *args, **kwargs)
-
-    return call
-
-
-def forget_programs() -> None:
-    """Let go of all that was prepared on the present cards."""
-    clear_eager_cache()
-    codecache = sys.modules.get("torch._inductor.codecache")
-    if codecache is not None:
-        codecache.PyCodeCache.cache_clear()
-    if backend.current().started:
-        for card, programs in backend.current().prepared():
-            torch.accelerator.synchronize(card)
-            programs.evict()
 
 
 EXPORTS: Final = (eager_cache, clear_eager_cache, eager_mode)

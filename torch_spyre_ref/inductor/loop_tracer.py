@@ -1,11 +1,10 @@
+# Produced by chapters/05_eager.py: edit it there, then run `make tangle`.
 """From a loop body to a dataflow program.
 
 Inductor runs the body of a loop once, on a handler that is told of every operation. This handler
 answers each with instructions of the card: affine indices are strided loads, all other indices are
 computed values, and a reduction is a value that is whole when its pass is over.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
@@ -20,9 +19,6 @@ from torch_spyre_ref.inductor.arithmetic import Arithmetic
 from torch_spyre_ref.inductor.emitter import Constant, Emitter, Product, Rounded, Value
 from torch_spyre_ref.inductor.expressions import Expressions, take_apart
 from torch_spyre_ref.inductor.values import REDUCTIONS, computed, stored
-
-ANYWHERE: Final = 1 << 62
-"""The limit of an index that is bounded by its operand's memory alone."""
 
 
 # Know what memory there is
@@ -40,6 +36,10 @@ class OverwrittenError(Exception):
 
 
 # Find elements, wherever they lie
+ANYWHERE: Final = 1 << 62
+"""The limit of an index that is bounded by its operand's memory alone."""
+
+
 class Places(Arithmetic):
     """Indices: affine ones are strides, all others are computed values."""
 
