@@ -11,8 +11,7 @@ from torch_spyre_ref.emulator.fetch import FetchUnit
 from torch_spyre_ref.emulator.regions import RegionTable
 from torch_spyre_ref.launch import Job
 from torch_spyre_ref.runtime.hazards import Hazards
-from torch_spyre_ref.streams import EventDriver, StreamDriver
-from torch_spyre_ref.submission import OneQueue
+from torch_spyre_ref.streams import EventDriver, StreamDriver, TwoQueues
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +26,6 @@ class Parts:
     hazards: type[Any] = Hazards
     fetch_unit: type[Any] = FetchUnit
     job: type[Any] = Job
-    submission: type[Any] = OneQueue
+    submission: type[Any] = TwoQueues
     stream_driver: type[Any] = StreamDriver
     event_driver: type[Any] = EventDriver
