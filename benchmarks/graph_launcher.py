@@ -93,6 +93,10 @@ class GraphLauncher:
             self._count(graph, copies=1)
         return self._below.transfer(queue, operation, label)
 
+    def prepares_on(self, queue: Queue) -> Queue:
+        """See :class:`Submission`."""
+        return self._below.prepares_on(queue)
+
     def launch(self, queue: Queue, bound: BoundLaunch) -> int:
         """See :class:`Submission`. Raises ``GraphError`` before anything is enqueued."""
         if self._launches:

@@ -1624,8 +1624,8 @@ assert cut_early == blocks
 #
 # On CUDA each row would belong to one stream. If a tensor is used on a second stream, its row must
 # not be given away before that stream is done, and somebody has to say so: `record_stream`. Here
-# the runtime sees which bytes each operation touches, and will order its queues by that (chapter 4,
-# later). So the call is accepted, and there is nothing to do.
+# the runtime sees which bytes each operation touches, and orders its queues by that ([chapter
+# 4](04_streams.ipynb)). So the call is accepted, and there is nothing to do.
 
 # %%
 x = torch.ones(3, device="spyre")
@@ -1910,5 +1910,5 @@ check_first_fit(FirstFit)
 # [placement](../docs/glossary.md#placement), [poison](../docs/glossary.md#poison).
 #
 # Next: a tensor's address reaches the card in a copy. A *program* is compiled before any tensor
-# exists, and has to be told its addresses when it is launched. That is the third mapping, and still
-# to come; [the glossary](../docs/glossary.md#launch) has its words.
+# exists, and has to be told its addresses when it is launched. That is the third mapping, in
+# [chapter 3](03_launch.ipynb).

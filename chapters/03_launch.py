@@ -52,8 +52,9 @@ second_call()
 # A program for this card says what each **unit** of a core does: load units bring tiles of data
 # from the card's memory into scratchpad, vector units compute on them, store units take them back.
 # Nobody calls a unit; it works when its operands are there. Which tile goes to which core, and where
-# in scratchpad it waits, is all decided by whoever writes the program. Here is one. The assembler
-# fills in what we leave out, and the disassembler shows what it chose.
+# in scratchpad it waits, is all decided by whoever writes the program. Here is one. `{n: 1}` is a
+# stride, in elements: one step along `n` is one element further. The assembler fills in what we
+# leave out, and the disassembler shows what it chose.
 
 # %%
 from torch_spyre_ref.emulator.assembly import Assembler
@@ -79,10 +80,19 @@ print(disassemble(sum_program(2)))
 
 # %% [markdown]
 # Read it from below. The scratchpad of a core is laid out to the byte. 1024 elements are one tile,
-# 32 on each of 32 cores. Two values are loaded, added, stored. Only the three lines at the top leave
-# something open: `address 0`, `address 1`, `address 2`. They cannot say more, and here is why. A
-# tensor's place is decided by the allocator, when the tensor is made, from all that was allocated
-# and freed before. Three times the same line:
+# 32 on each of 32 cores, which makes 128 bytes a core; `2 x 128` is room for two of them, so that
+# the next tile can come while this one is added. (Here there is no next one.) Two values are loaded,
+# added, stored. Only the three lines at the top leave something open: `address 0`, `address 1`,
+# `address 2`. They cannot say more, and here is why. A tensor's place is decided by the allocator,
+# when the tensor is made, from all that was allocated and freed before.
+#
+# (What else programs are made of: a *pass* runs over all tiles, and `with asm.stream(n):` makes one
+# whose reductions, such as `asm.reduce("sum", value)`, are whole when it ends. A *stage* begins when
+# the one before it is stored; `asm.stage()` begins one. `asm.apply("exp", value)` is any elementwise
+# instruction. The assembler is [`emulator/assembly.py`](../torch_spyre_ref/emulator/assembly.py), and
+# the instructions are [`emulator/program/units.py`](../torch_spyre_ref/emulator/program/units.py).)
+#
+# Three times the same line:
 
 # %%
 import dataclasses
@@ -92,7 +102,7 @@ import torch
 
 import torch_spyre_ref
 from torch_spyre_ref import _bridge, backend
-from torch_spyre_ref.emulator.program import Patch
+from torch_spyre_ref.emulator.program import Location
 from torch_spyre_ref.parts import Parts
 from torch_spyre_ref.submission import OneQueue
 
@@ -102,13 +112,14 @@ os.environ["TORCH_SPYRE_REF_DERIVE_EDGES"] = "0"
 
 def install(**parts):
     """Have PyTorch use these classes, and the shipped ones for every other part."""
-    torch_spyre_ref.register(parts=dataclasses.replace(Parts(), submission=OneQueue, **parts))
+    chosen = {"submission": OneQueue, **parts}
+    torch_spyre_ref.register(parts=dataclasses.replace(Parts(), **chosen))
 
 
 def whereabouts(tensor):
     """A tensor's place: the chunks of its allocation, and the byte at which it starts in them."""
     allocation = _bridge.allocation(tensor)
-    return Patch(allocation.composite, tensor.data_ptr() - allocation.address)
+    return Location(allocation.composite, tensor.data_ptr() - allocation.address)
 
 
 install()
@@ -143,7 +154,6 @@ import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from torch_spyre_ref.emulator.program import encode
 from torch_spyre_ref.spyrecode import Argument, LaunchSpec, write_artifact
 
 scratch = TemporaryDirectory()
@@ -156,7 +166,7 @@ def sum_artifact(inputs):
     arguments = [Argument(name, "input", "float32", (COUNT,), (1,)) for name in names]
     spec = LaunchSpec.of([*arguments, Argument("out", "output", "float32", (COUNT,), (1,))])
     directory = FOLDER / f"sum_of_{inputs}"
-    write_artifact(directory, encode(sum_program(inputs)), spec, name=f"sum of {inputs}")
+    write_artifact(directory, sum_program(inputs), spec, name=f"sum of {inputs}")
     return directory
 
 
@@ -209,10 +219,12 @@ assert z.tolist() == [3] * COUNT
 
 # %% [markdown]
 # A callback on the host, which packs the places of the three tensors; a transfer that brings them to
-# a slot; a run of the program with that slot. Each names the bytes that it needs. The lower layer
-# cannot misread what a program means, because it is never told; and whoever stands below the queue
-# can be replaced without anybody above noticing. It is a rule that a machine can check, so a test
-# checks it: no module of `runtime/` or `emulator/` imports anything from above.
+# a slot; a run of the program with that slot. (Both lie 768 bytes further on than the document says:
+# this job has two slots, and the plan on disk one.) Each names the bytes that it needs. The lower
+# layer cannot misread what a program means, because it is never told; and whoever stands below the
+# queue can be replaced without anybody above noticing. It is a rule that a machine can check:
+# `lint-imports`, which runs with the tests, finds no module of `runtime/` or `emulator/` that imports
+# anything from above.
 
 # %%
 import torch_spyre_ref.runtime as below
@@ -279,8 +291,9 @@ del z, plan
 # three tensors lie.
 #
 # (The price can be measured, with `python -m benchmarks`. It is host time, so no notebook shows it.
-# For a model of 8 billion parameters on a real card, the blog post reports that without graphs on the
-# way the prompt is read 1.7 times as fast, and each further token comes 2.4 times as fast.)
+# For a model of 8 billion parameters on a real card, "Building Spyre as a Native PyTorch Device", on
+# [PyTorch's blog](https://pytorch.org/blog/), reports that without graphs on the way the prompt is
+# read 1.7 times as fast, and each further token comes 2.4 times as fast.)
 #
 # %% [markdown]
 # ## The contract: what PyTorch hands to a launch
@@ -309,8 +322,8 @@ del z, plan
 # ## In the field
 #
 # CUDA's column is its driver API, openreg's from PyTorch's sources. torch-spyre's is from its public
-# sources, RFCs and issues; the runtime below and the compiler are closed, and the blog post is the
-# only source for the fetch barrier.
+# sources, RFCs and issues; the runtime below and the compiler are closed, and that post on [PyTorch's
+# blog](https://pytorch.org/blog/) is the only source for the fetch barrier.
 #
 # | concept | CUDA | torch-spyre | openreg | here |
 # | --- | --- | --- | --- | --- |
@@ -335,7 +348,7 @@ from torch_spyre_ref.emulator.figures import gantt
 
 
 def observe(action, *arguments):
-    """Run an action to its end: what it gave, and what the card did, on a clock that begins at 0."""
+    """Run an action to its end: what it gave, and what the card did, from time 0 on."""
     torch.spyre.synchronize()
     runtime = backend.current().runtime
     runtime.timeline.clear()
@@ -373,7 +386,7 @@ assert kinds[2:] == ["HostCallback", "H2D", "Execute"] * 3
 
 # %%
 from torch_spyre_ref.aten.copies import device_range
-from torch_spyre_ref.emulator.program import pack_slot
+from torch_spyre_ref.emulator.program import encode, pack_slot
 from torch_spyre_ref.runtime import Execute
 
 
@@ -393,8 +406,8 @@ class BakedKernel:
 
 x, y, z = numbers(1, 2, 0)
 baked = BakedKernel(sum_program(2), [whereabouts(tensor) for tensor in (x, y, z)])
-_, records = observe(baked.run)
-print(len(records), "operation, and z is", z.unique().tolist())
+_, baked_in = observe(baked.run)
+print(len(baked_in), "operation, and z is", z.unique().tolist())
 assert z.tolist() == [3] * COUNT
 
 # %% [markdown]
@@ -522,7 +535,7 @@ class WindowedKernel(BakedKernel):
                 f"{WINDOWS} windows: split the program"
             )
         windows = [CompositeAddress((Chunk(w, 0, 128),)) for w in range(program.addresses)]
-        super().__init__(program, [Patch(window, 0) for window in windows])
+        super().__init__(program, [Location(window, 0) for window in windows])
         self.rows = backend.current().runtime.cards[0].card.fetch.executables.rows
 
     def __call__(self, *tensors):
@@ -601,9 +614,8 @@ for inputs in (2, 7, 79):
 
 A program is fetched together with its correction slot, all at once: from then on nothing that is
 written to either matters. The unit fetches as soon as the program before has left the buffer, that
-is when it has started, and looks at no queue: a patch that is still on its way is missed. Only the
-dispatch unit, which starts programs, can hold a fetch back, by a barrier, until the program's own
-start.
+is when it has started, and looks at no queue: a patch that is still on its way is missed. Only a
+barrier in the dispatch itself can hold its fetch back, until the program's own start.
 """
 
 from typing import NamedTuple
@@ -624,13 +636,15 @@ class Source(NamedTuple):
 # A **dispatch** is one run of a program, from its submission to its end, and there are two moments at
 # which it may be fetched. *Ahead*, when the instruction buffer is free: that hides the time a fetch
 # takes, so it is what hardware does unless it is told otherwise. Or, with the **barrier** up, at its
-# own *start*, when everything before it in its queue is complete.
+# own *start*, when everything before it in its queue is complete. (Here a fetch takes no time, so the
+# barrier looks free; a real card pays for it.)
 #
 # How long a run takes is known once it is fetched, so `start` says. Operands are read and results
 # stored at the end (`finish`); should somebody write to an operand in between, a `Span` turns what
 # both use into [poison](../docs/glossary.md#poison). And a fetch that goes wrong raises nothing: it
 # happens inside whichever call moved the clock, and that caller is not to blame. The error is kept
-# until the run ends.
+# until the run ends. (`ticket`, `before` and `accesses` are notes for the sanitizer: which operation
+# this is, behind which program it stood in the buffer, and what it read and wrote.)
 
 # %% Run a program tags=["export"] file="emulator/fetch.py"
 from collections.abc import Sequence
@@ -697,6 +711,7 @@ class Dispatch:
             self.patched = self.unit.executables.fetch(*self.source)
         except Exception as error:  # kept for the queue: whoever moved the clock is not at fault
             self.wrong = error.with_traceback(None)  # its frames lead to a caller's tensors
+            error.__context__ = None  # and so do those of what it came from
 
 
 # %% [markdown]
@@ -757,7 +772,36 @@ for barrier in (False, True):
     assert result == 3
 
 # %% [markdown]
-# Both results are right, since nothing was patched in between. Running ahead is a good idea as long
+# Both results are right, since nothing was patched in between. And a neighbour that writes to an
+# operand while the run is under way? A fill takes half a microsecond here, and this one, in another
+# queue, begins 400 ns before the run does, and ends while it is running:
+
+# %%
+from torch_spyre_ref.runtime import EventSignal, EventWait, Fill
+
+
+def disturbed():
+    """A run, and a fill of its first operand meanwhile; the result."""
+    x, y, z = numbers(1, 2, 0)
+    kernel = BakedKernel(sum_program(2), [whereabouts(tensor) for tensor in (x, y, z)])
+    torch.spyre.synchronize()
+    card, go = backend.current().runtime.cards[0], EventSignal()
+    beside = card.new_queue()
+    busy = [Compute(duration, lambda memory: None) for duration in (10_000, 400)]
+    for operation in (busy[0], go, busy[1], kernel.execute):
+        card.default_queue.submit(operation)
+    for operation in (EventWait(go), Fill(device_range(x[:32]), bytes(4))):
+        beside.submit(operation)
+    torch.spyre.synchronize()
+    return z
+
+
+together = disturbed().isnan().tolist()
+print(together.count(True), "of", len(together), "results are poison")
+assert together == [True] * 32 + [False] * (COUNT - 32)
+
+# %% [markdown]
+# Running ahead is a good idea as long
 # as a program in memory is a *finished* program. We are about to make programs that are finished only
 # at the last moment.
 
@@ -771,9 +815,10 @@ for barrier in (False, True):
 #
 # On PyTorch's side there are tensors, and a launch spec that says which of them is which **symbol**.
 # `Packer` stands between the two. What can be worked out once is: the order of the symbols, and a
-# `struct` for the whole slot, by how many chunks each address has. What is left for a launch is where each tensor lies *now*: `located`
-# has its allocation and its data pointer, as `_bridge.locate` gives them; the difference is the byte
-# at which the view starts, as in chapter 2.
+# `struct` for the whole slot, by how many chunks each address has. What is left for a launch is
+# where each tensor lies *now*: `located` has its allocation and its data pointer, as `_bridge.locate`
+# gives them; the difference is the byte at which the view starts, as in chapter 2.
+#
 # (Two tensors of one allocation may overlap, and a program stores one tile while it loads the next. An
 # output on exactly an input's elements is fine, as in `x += y`; any other overlap with an output is
 # refused, by [`jobs/aliasing.py`](../torch_spyre_ref/jobs/aliasing.py).)
@@ -853,7 +898,9 @@ with torch.spyre.placement("interleave"):
 args = [base[:COUNT], base[5 : COUNT + 5], spread]
 
 spec = read_artifact(directory).spec
-binding, located = Arguments(spec, card=0).bind(args, ())
+arguments = Arguments(spec, card=0)
+binding, located = arguments.bind(args, ())
+assert arguments.bind(args, ())[0] is binding, "the verdict on these descriptions is remembered"
 slot = Packer(spec).pack(args, (), binding, located, nowhere=_bridge.allocation(base))
 for place in read_slot(sum_program(2), slot)[0]:
     print(f"starts at byte {place.start:2} of {place.address}")
@@ -887,7 +934,8 @@ del base, spread, args
 # ```
 #
 # And the callback. The bytes of a slot are worked out when the launch is *called*, and only written
-# when the callback's turn comes; what happens to the tensors in between changes nothing.
+# when the callback's turn comes; what happens to the tensors in between changes nothing. (You will
+# see it as soon as there are launches.)
 #
 # ```python title="torch_spyre_ref/jobs/lanes.py"
 # --8<-- "torch_spyre_ref/jobs/lanes.py:patch"
@@ -903,11 +951,13 @@ del base, spread, args
 # | behind them | the program binary, to the byte as it is on disk |
 # | behind it | memory of the job's own: whatever the program keeps between its stages |
 #
-# Why more than one slot? While the card runs a launch, or has it in the buffer, the next patch can
-# already travel, if it has somewhere to go. So launches take turns at the slots, and with two of
-# them a transfer overwrites what the launch *before the last* was patched from. On one queue that
-# launch is over by then. If another queue used the slot, the launch waits for it; that is what the
-# submission does with `Slot`, in [`submission.py`](../torch_spyre_ref/submission.py).
+# Why more than one slot? On one queue one would do, since a transfer waits for the run before it.
+# The second is for [chapter 4](04_streams.ipynb), where patches come by another queue, and can travel
+# while the launch before them runs, if they have somewhere to go. So launches take turns at the
+# slots, and with two of them a transfer overwrites what the launch *before the last* was patched
+# from. On one queue that launch is over by then. If another queue used the slot, the launch waits for
+# it; that is what the submission does with `Slot`, in
+# [`submission.py`](../torch_spyre_ref/submission.py).
 #
 # Loading is what "once" costs: zeros where no launch has patched yet (for zero is no address), and then
 # the binary.
@@ -936,7 +986,7 @@ def load(job: "Job", memory: JobMemory) -> int:
 
 
 # %% [markdown]
-# The job itself takes turns. A launch gets the next slot, a lane that is free for its queue, and binds;
+# The job itself takes turns. A launch gets the next slot, a lane that is free for its queues, and binds;
 # then it is handed to the submission, which knows queues and no programs. When the card's memory runs
 # short, a job can be evicted, and the next launch loads it again. Launches that are under way keep what
 # they need: each `Execute` holds the memory that it runs in.
@@ -994,20 +1044,19 @@ class Job:
         """Launch through the next slot; the ticket of the last operation."""
         memory, number = self.loaded(), self._next
         self._next = (number + 1) % self.slots
-        lane, slot = self._lane(memory, number, queue), self._slots[number]
+        submission, slot = self.backend.submission, self._slots[number]
+        first = submission.prepares_on(queue)
+        lane = self._lane(memory, number, (queue, first))
         preparation, compute = lane.bind(patch, how)
-        bound = BoundLaunch(self, slot, patch, args, scalars, preparation, compute)
-        ticket = self.backend.submission.launch(queue, bound)
-        lane.queue = slot.queue = queue
-        lane.ticket = slot.ticket = ticket
-        return ticket
+        bound = BoundLaunch(self, slot, patch, args, scalars, first, preparation, compute)
+        return lane.launch(submission, queue, bound)
 
-    def _lane(self, memory: JobMemory, number: int, queue: Queue) -> Lane:
+    def _lane(self, memory: JobMemory, number: int, queues: tuple[Queue, Queue]) -> Lane:
         lanes = self._lanes[number]
         for lane in lanes:
-            if lane.is_free(queue):
+            if lane.is_free(queues):
                 return lane
-        lanes.append(Lane(self, memory, number, queue))
+        lanes.append(Lane(self, memory, number, queues))
         return lanes[-1]
 
 
@@ -1015,7 +1064,8 @@ class Job:
 # ### A plan
 #
 # A **job plan** is what a user holds: the job, and what launches of it are checked by and packed
-# with. Two plans of equal artifacts share one job, because a program is known by its content.
+# with. Two plans of equal artifacts, with as many slots, share one job, because a program is known by
+# its content.
 
 # %% Plan the launches of a program tags=["export"]
 from functools import partial
@@ -1052,8 +1102,13 @@ class JobPlan:
 # ### Prepare once
 #
 # Reading the artifact is checked to the last byte, since files come from anywhere. Then the card's
-# `Programs` either have that content already, or check that the spec fills the slot that the program
-# asks for, and load it. Whatever is wrong comes out here, and not in a launch.
+# `Programs` either have that content already, or compare what the spec says with what the program
+# does, and load it. They compare number, order, kind and format of the symbols; whether an input is
+# stored to, an output never is, or is read before; whether the program stays in tensors whose size is
+# fixed; whether it has the memory that it keeps things in. That is
+# [`jobs/check.py`](../torch_spyre_ref/jobs/check.py), and you will run into it below. What it cannot
+# see is what a size or a number *means*: that is the program's own, and a spec of the wrong meaning
+# comes out as a wrong result.
 
 # %% Prepare a program tags=["export"]
 import os
@@ -1117,6 +1172,9 @@ def launch_jobplan(
 
     Raises :class:`LaunchMismatchError` before anything is enqueued.
     """
+    if not isinstance(plan, JobPlan):
+        given = type(plan).__name__
+        raise TypeError(f"{given} was given; expected a JobPlan, which prepare_kernel makes")
     queue = queue or plan.job.backend.queue(plan.device)
     with plan.job.programs.lock:
         patch, touched = plan.bind(args, scalars)
@@ -1158,6 +1216,20 @@ assert bystander.tolist() == [7] * COUNT
 assert w.tolist() == [3] * COUNT
 
 # %% [markdown]
+# The place is the one at the call. This launch stands behind a busy card when its tensor gets another
+# storage: the old one has the result, and the new one is left alone.
+
+# %%
+old, new = w[:], torch.full((COUNT,), 9.0, device="spyre")
+old.zero_()
+backend.current().queue(0).submit(Compute(10_000, lambda memory: None))
+launch_jobplan(plan, [x, y, w])
+w.set_(new)
+print("old storage", old.unique().tolist(), "- new storage", w.unique().tolist())
+assert old.tolist() == [3] * COUNT
+assert w.tolist() == [9] * COUNT
+
+# %% [markdown]
 # What does not fit is refused, by name, before anything is enqueued:
 
 
@@ -1179,7 +1251,8 @@ both = torch.zeros(2 * COUNT, device="spyre")
 wrongs = ([x, y], [x, y[:7], w], [x, y.cpu(), w], [x, both[:COUNT], both[1 : COUNT + 1]])
 torch.spyre.synchronize()
 for wrong in wrongs:
-    print(refusal(plan, wrong).split(". The launch takes")[0].split(", in this order")[0])
+    short = refusal(plan, wrong).split(". The launch takes")[0].split(", in this order")[0]
+    print(fill(short, 88))
 assert not backend.current().queue(0).pending()
 
 # %% [markdown]
@@ -1200,7 +1273,20 @@ assert plan.job.memory is None
 _, records = observe(launch_jobplan, plan, [x, y, w])
 print(", ".join(record.kind for record in records))
 assert w.tolist() == [3] * COUNT
-del wrong, wrongs, both, x, y, w, bystander, plan, again
+
+w.zero_()
+launch_jobplan(plan, [x, y, w])
+plan.job.evict()  # behind a launch that is under way, and keeps what it needs
+assert w.tolist() == [3] * COUNT
+
+other = prepare_kernel(sum_artifact(1))
+launch_jobplan(other, [x, w])
+launch_jobplan(plan, [x, y, w])
+torch.spyre.synchronize()
+backend.current().programs(0).evict()
+assert other.job.memory is None, "it was used longest ago"
+assert plan.job.memory is not None
+del wrong, wrongs, both, x, y, w, old, new, bystander, plan, again, other
 
 # %% [markdown]
 # ## What it costs
@@ -1241,7 +1327,7 @@ from IPython.display import Markdown
 
 _, patched = observe(launch_jobplan, plan, numbers(1, 2, 0))
 ways = {
-    "addresses baked in": ([*windowed[-1:]], "wrong after the first `del`"),
+    "addresses baked in": (baked_in, "wrong after the first `del`"),
     "the job owns the buffers": (owning, "right; every operand is copied"),
     "windows": (windowed, "right; at most seven tensors"),
     "patched at launch": (patched, "right"),
@@ -1270,6 +1356,10 @@ from itertools import pairwise
 assert all(before.end <= after.start for before, after in pairwise(hundred_launches))
 assert [record.kind for record in hundred_launches] == ["HostCallback", "H2D", "Execute"] * 100
 print("starts before its predecessor has ended: none of", len(hundred_launches))
+
+for slots in (1, 4):
+    _, through = observe(hundred, prepare_kernel(directory, slots=slots), numbers(1, 2, 0))
+    assert through[-1].end == hundred_launches[-1].end, "and more slots make nothing faster"
 
 # %% [markdown]
 # So order in a queue is enough for the buffer (written, then read), for the slot (transferred, then
@@ -1311,24 +1401,24 @@ class WatchedUnit(FetchUnit):
 
 
 # %% [markdown]
-# Two launches through a single slot, the first into `first`, the second into `second`. When the
-# first is over its result is cleared. Then a copy of 256 KiB is enqueued, as something always is, and
-# behind it the second launch:
+# Two launches through a single slot: 1 + 2 into `first`, then 10 + 20 into `second`. When the first is
+# over its result is cleared. Then a copy of 32 KiB is enqueued, as something always is, and behind it
+# the second launch:
 
 
 # %%
 def second_launch(barrier):
     """Print a launch that follows another through the same slot; its trace, and the results."""
     plan = prepare_kernel(directory, slots=1)
-    x, y, first, second = numbers(1, 2, 0, 0)
+    x, y, first, u, v, second = numbers(1, 2, 0, 10, 20, 0)
     launch_jobplan(plan, [x, y, first])
     torch.spyre.synchronize()
     first.zero_()
-    host = torch.ones(1 << 16).pin_memory()
+    host = torch.ones(1 << 13).pin_memory()
 
     def copy_and_launch():
         host.to("spyre", non_blocking=True)
-        launch_jobplan(plan, [x, y, second], barrier=barrier)
+        launch_jobplan(plan, [u, v, second], barrier=barrier)
 
     _, records = observe(copy_and_launch)
     records.sort(key=lambda record: record.end)
@@ -1343,15 +1433,15 @@ def second_launch(barrier):
 install(**{**OURS, "fetch_unit": WatchedUnit})
 story, results = second_launch(barrier=True)
 print(results)
-assert results == {"first": 0, "second": 3}
+assert results == {"first": 0, "second": 30}
 
 # %%
 gantt(story, "With the barrier: copy, callback, transfer, then fetch and run")
 
 # %% [markdown]
 # The callback packs, its transfer lands, and at that very moment, not before, the program is
-# fetched and starts (the mark in the lowest row). That is the fetch barrier at work. It lies in the dispatch unit, *below* the
-# queue; the operation only asks for it.
+# fetched and starts. That is the fetch barrier at work. It is the test in `Dispatch.run_ahead`,
+# *below* the queue; the operation only asks for it.
 
 # %% [markdown]
 # ## Break it
@@ -1370,12 +1460,13 @@ gantt(story, "Without the barrier: the fetch comes long before the patch")
 
 # %% [markdown]
 # The instruction buffer was free, so the unit fetched as soon as the run was submitted, when the
-# callback had not even begun. The slot held the places of the launch before. Callback, transfer and
-# run all did their work in the right order, and the result landed in **the previous call's tensor**.
-# It was nobody's fault that could be seen in the queue.
+# callback had not even begun. The slot held the places of the launch before: all of them. Callback,
+# transfer and run did their work in the right order, and what ran was **the previous call once more**,
+# its inputs and its output. `first` got 1 + 2 again, and `second` nothing. It was nobody's fault that
+# could be seen in the queue.
 #
-# The first launch of all has no predecessor. It finds what `loaded` put into the slots, and zero is
-# no address:
+# The first launch of all has no predecessor. It finds what `load` put into the slots, and zero is no
+# address:
 
 # %%
 install(**OURS)
@@ -1399,53 +1490,52 @@ backend.current().queue(0).reset()
 # ### More slots only move the fault
 #
 # Two slots take turns. A program that is fetched too early then finds not the last launch's places,
-# but those of the launch before it:
+# but those of the launch before it. Seven launches, each with inputs of its own:
 
 
 # %%
 def landed(slots, barrier):
-    """Seven launches, the last one with or without the barrier: which result gets it?"""
+    """Seven launches, the last with or without the barrier: whose tensor it stores to, and what."""
     plan = prepare_kernel(sum_artifact(2), slots=slots)
-    x, y, *results = numbers(1, 2, *[0] * 7)
-    for result in results[:-1]:
-        launch_jobplan(plan, [x, y, result])
+    ten, *inputs = numbers(10, *range(1, 8))
+    results = numbers(*[0] * 7)
+    for x, result in zip(inputs[:-1], results, strict=False):
+        launch_jobplan(plan, [ten, x, result])
         torch.spyre.synchronize()
     for result in results:
         result.zero_()
-    launch_jobplan(plan, [x, y, results[-1]], barrier=barrier)
-    torch.spyre.synchronize()
-    return [result[0].item() for result in results].index(3) + 1
+    launch_jobplan(plan, [ten, inputs[-1], results[-1]], barrier=barrier)
+    values = [result[0].item() for result in results]
+    (value,) = filter(None, values)
+    return values.index(value) + 1, value
 
 
 for slots in (1, 2):
-    where = landed(slots, barrier=False)
-    print(f"slots: {slots}, no barrier: launch 7 lands in the tensor of launch {where}")
-    assert where == 7 - slots
-    assert landed(slots, barrier=True) == 7
+    where, value = landed(slots, barrier=False)
+    print(f"slots: {slots}, no barrier: run 7 stores {value:g} to the tensor of launch {where}")
+    assert (where, value) == (7 - slots, 10 + 7 - slots)
+    assert landed(slots, barrier=True) == (7, 17)
 
 # %% [markdown]
-# With K slots a stale launch N writes into the tensor of launch N−K. That makes the fault harder to
-# notice, and no less frequent. Slots are there so that a patch can travel early. They do not say when
-# a program may be read.
+# With K slots a stale launch N is launch N−K once more. That makes the fault harder to notice, and no
+# less frequent. A slot is a place for a patch. It does not say when a program may be read.
 #
 # ### Events alone are not enough
 #
 # Perhaps one queue is the trouble? Let a second queue bring the patch, and have the run wait for an
 # event, as anybody would who knows streams. Both guarantees, each taken away in turn:
 
+
 # %%
-from torch_spyre_ref.runtime import H2D, EventSignal, EventWait
-
-
 def two_queues(event, barrier):
-    """A patch from one queue and a run in another: which tensor gets the result."""
+    """A patch from one queue and a run in another: which tensor gets a result."""
     card, program = backend.current().runtime.cards[0], sum_program(2)
-    x, y, first, second = numbers(1, 2, 0, 0)
+    x, y, first, u, v, second = numbers(1, 2, 0, 10, 20, 0)
     kernel = BakedKernel(program, [whereabouts(tensor) for tensor in (x, y, first)])
     torch.spyre.synchronize()
 
     torch.ones(1 << 16).pin_memory().to("spyre", non_blocking=True)  # the link has other work
-    patch = pack_slot([whereabouts(tensor) for tensor in (x, y, second)])
+    patch = pack_slot([whereabouts(tensor) for tensor in (u, v, second)])
     staging = backend.current().runtime.pinned.allocate(len(patch)).array
     staging[:] = np.frombuffer(patch, np.uint8)
     preparation, signal = card.new_queue(), EventSignal()
@@ -1455,7 +1545,7 @@ def two_queues(event, barrier):
         card.default_queue.submit(EventWait(signal))
     card.default_queue.submit(dataclasses.replace(kernel.execute, barrier=barrier), "run")
     torch.spyre.synchronize()
-    return "second" if second[0].item() == 3 else "first"
+    return {(0, 30): "second", (3, 0): "first"}[first[0].item(), second[0].item()]
 
 
 rows = ["| event | barrier | the result is in |", "| --- | --- | --- |"]
@@ -1498,8 +1588,9 @@ print("with both: nothing to report")
 # ## Dimensions are symbols, too
 #
 # So far a program was made for 1024 numbers. But a size is patched as easily as a place: it is one
-# more number in the slot. (Here we go beyond the blog post, which announces this for later; in
-# torch-spyre's public sources a dimension symbol raises "not yet implemented".) In the assembler a
+# more number in the slot. (Here we go beyond the post on [PyTorch's
+# blog](https://pytorch.org/blog/), which announces this for later; in torch-spyre's public sources a
+# dimension symbol raises "not yet implemented".) In the assembler a
 # size may be a symbol, and so may a stride:
 
 
@@ -1539,13 +1630,12 @@ def add_artifact():
         )
         for name in names
     ]
-    dimensions = [Dimension("rows", 0, 4096), Dimension("columns", 0, 4096)]
+    dimensions = [Dimension(axis, min=0, max=4096) for axis in ("rows", "columns")]
     for name in names:
-        dimensions += [Dimension(f"{name}_{axis}", 0, 1 << 24) for axis in ("rows", "columns")]
+        steps = (f"{name}_rows", f"{name}_columns")
+        dimensions += [Dimension(step, min=0, max=1 << 24) for step in steps]
     directory = FOLDER / "add"
-    write_artifact(
-        directory, encode(add_program()), LaunchSpec.of(arguments, dimensions), name="add"
-    )
+    write_artifact(directory, add_program(), LaunchSpec.of(arguments, dimensions), name="add")
     return directory
 
 
@@ -1567,11 +1657,18 @@ assert sums.cpu().equal(base.t() + base[5])
 print("a transposed, and b one row for all: right")
 
 # %% [markdown]
+# Names are for people. What binds a symbol of the program to one of the spec is its place in the row:
+# the first `size_symbol()` is the first entry of `dimensions`, and so on; scalars come after them, and
+# the first `argument()` is the first of `arguments`. Two integers that have changed places nobody
+# notices.
+#
 # One artifact, one copy on the card, every size in its range and every view of it. What lies outside
 # is refused:
 
 # %%
-print(refusal(add_plan, [torch.empty(5000, 1, device="spyre")] * 3).split(". The launch takes")[0])
+too_many = [torch.empty(5000, 1, device="spyre")] * 3
+print(refusal(add_plan, too_many).split(". The launch takes")[0])
+del too_many
 
 # %% [markdown]
 # The price: tiles are fixed in the program, for a size that the compiler thinks *likely*. A program
@@ -1632,7 +1729,16 @@ roles = {"x": "input", "out": "output"}
 spec = LaunchSpec.of(
     [Argument(name, role, "float32", (COUNT,), (1,)) for name, role in roles.items()]
 )
-write_artifact(FOLDER / "centre", encode(centre_program()), spec, name="centre", memory=4)
+write_artifact(FOLDER / "centre", centre_program(), spec, name="centre")
+
+# %% [markdown]
+# One thing is forgotten, and `prepare_kernel` says which:
+
+# %% tags=["raises-exception"]
+prepare_kernel(FOLDER / "centre")
+
+# %%
+write_artifact(FOLDER / "centre", centre_program(), spec, name="centre", memory=4)
 
 
 def centred(values):
@@ -1700,8 +1806,8 @@ print(f"{len(their_records)} operations, {their_records[-1].end:,} ns, and the s
 #
 # ### 1. Predict
 #
-# Six launches, each waited for, then a seventh that is not like them. In the tensor of which launch
-# will its result be? Write a number from 1 to 7, or `"none"` where the launch fails.
+# Six launches, each waited for, then a seventh that is not like them. Into which launch's tensor does
+# the seventh run store? Write a number from 1 to 7, or `"none"` where the launch fails.
 
 # %%
 from torch_spyre_ref.emulator.program import ProgramError
@@ -1715,22 +1821,24 @@ prediction = {
 
 
 def seventh(slots, barrier=False, before=lambda: None):
-    """Launch seven times, with something before the last; where the result of that one is."""
+    """Launch seven times, with something before the last; whose tensor that one stores to."""
     plan = prepare_kernel(sum_artifact(2), slots=slots)
-    x, y, *results = numbers(1, 2, *[0] * 7)
-    for result in results[:-1]:
-        launch_jobplan(plan, [x, y, result])
+    ten, *inputs = numbers(10, *range(1, 8))
+    results = numbers(*[0] * 7)
+    for x, result in zip(inputs[:-1], results, strict=False):
+        launch_jobplan(plan, [ten, x, result])
         torch.spyre.synchronize()
     for result in results:
         result.zero_()
     before()
-    launch_jobplan(plan, [x, y, results[-1]], barrier=barrier)
+    launch_jobplan(plan, [ten, inputs[-1], results[-1]], barrier=barrier)
     try:
         torch.spyre.synchronize()
     except ProgramError:
         backend.current().queue(0).reset()
         return "none"
-    return [result[0].item() for result in results].index(3) + 1
+    (number,) = (at for at, result in enumerate(results, 1) if result[0].item() != 0)
+    return number
 
 
 def check_prediction(prediction):
@@ -1778,7 +1886,12 @@ def check_axpy(answer):
         answer(Path(folder) / "axpy")
         if not (Path(folder) / "axpy").exists():
             return "no answer yet"
-        plan = prepare_kernel(Path(folder) / "axpy")
+        try:
+            plan = prepare_kernel(Path(folder) / "axpy")
+        except ValueError as error:
+            return str(error)
+    if [argument.role for argument in plan.spec.arguments] != ["input", "input_output"]:
+        return f"x is an input and y an input_output, and the spec says {plan.spec}"
     for length, along_x, along_y, alpha in AXPY_CASES:
         x, y = torch.arange(float(length * along_x)), torch.arange(float(length * along_y), 0, -1)
         on_card = x.spyre(), y.spyre()
@@ -1801,9 +1914,55 @@ check_axpy(axpy_artifact)
 # A loop often launches a program on the very tensors of the time before. Then the slot on the card
 # already holds what the callback and the transfer are about to bring. Write a submission (a class
 # with `transfer` and `launch`, as in [`submission.py`](../torch_spyre_ref/submission.py)) that leaves
-# them out when the bytes are the same, and install it with `submission.use`. How many operations does
-# a launch have then? Afterwards argue: what can make your memory of a slot wrong (think of a poisoned
-# queue, and of eviction)? And does such a launch still need the barrier?
+# them out when the bytes are the same. `with submission.use(Mine()):` has everything in the block go
+# through it. How many operations does a launch have then? (Launches take turns at two slots, so the
+# third on the same tensors is the first short one.) Afterwards argue: what can make your memory of a
+# slot wrong (think of a poisoned queue, and of eviction)? And does such a launch still need the
+# barrier?
+
+# %%
+from torch_spyre_ref import submission
+
+
+class Mine(OneQueue):
+    """Leaves preparation out where the slot holds these very bytes."""
+
+
+def launch_through(mine):
+    """Launch through it, on tensors that change now and then: what is wrong, or "right"."""
+    plan = prepare_kernel(sum_artifact(2))
+    x, y, u, first, second = numbers(1, 2, 10, 0, 0)
+    same, changed = (x, y, first), (x, u, second)
+    with submission.use(mine):
+        for number, (args, most) in enumerate(
+            [(same, 3), (same, 3), (same, 1), (same, 1), (changed, 3), (same, 1), (changed, 1)], 1
+        ):
+            args[-1].zero_()
+            _, records = observe(launch_jobplan, plan, args)
+            if len(records) > most:
+                has = f"launch {number} has {len(records)} operations"
+                return f"{has}; {most} would do" if number > 3 else "no answer yet"
+            if args[-1][0].item() != args[0][0].item() + args[1][0].item():
+                return f"launch {number}: wrong result"
+        evict_all()
+        launch_jobplan(plan, same)
+        torch.spyre.synchronize()
+    return "right"
+
+
+def check_submission(mine):
+    """Count operations and compare results; a launch that finds no patch fails."""
+    try:
+        return launch_through(mine)
+    except ProgramError as error:
+        backend.current().queue(0).reset()
+        return f"a launch failed: {error}"
+
+
+check_submission(Mine())
+
+# %% [markdown]
+# The checker knows nothing of poisoned queues; the tested answer does.
 
 # %% [markdown]
 # ## Summary
@@ -1818,8 +1977,8 @@ check_axpy(axpy_artifact)
 # - Order in a queue says when operations start and end. It does not reach the unit that fetches
 #   programs ahead of their turn: a barrier below the queue does. Events do not replace it, and more
 #   correction slots only move the fault.
-# - The right program with the wrong slot writes somebody else's tensor, without a word. The
-#   sanitizer names the race.
+# - The right program with the wrong slot is another call once more: it writes somebody else's tensor,
+#   without a word. The sanitizer names the race.
 #
 # New words: [program](../docs/glossary.md#program), [unit](../docs/glossary.md#unit),
 # [artifact](../docs/glossary.md#artifact), [launch spec](../docs/glossary.md#launch-spec),
@@ -1832,5 +1991,4 @@ check_axpy(axpy_artifact)
 # Before: what [chapter 2](02_allocator.ipynb) calls a composite address is what a launch now patches
 # in. Next: on one queue every launch waits for its own callback and transfer, though the card could
 # have been computing. Two queues for one launch, joined by events that the runtime finds by itself,
-# are chapter 4, and still to come; [the glossary](../docs/glossary.md#preparation-stream) has its
-# words.
+# are [chapter 4](04_streams.ipynb).

@@ -313,7 +313,7 @@ assert torch.spyre.Event is torch.Event
 # | `query` and what is running | not done until it is over | | a stream is done when its queue is empty, though its last task still runs | not done until it is over |
 # | order by footprints | none | first by events in the plan of a launch; now the runtime below finds RAW and WAR as it enqueues (pull request 4101) | none | RAW, WAR and WAW, by default |
 # | memory that another stream uses | `record_stream` | a no-op; the blog counts tensors among what is ordered by footprint | a no-op | a no-op, with nothing left to do |
-# | preparation of the next launch | the driver's affair | stream 65 prepares, the current stream computes; one stream when the tracker is off | none | a companion queue; `torch.spyre.preparation_stream(False)` for one |
+# | preparation of the next launch | the driver's affair | stream 65 prepares, the current stream computes; one stream when the tracker is off | none | a companion queue, while the stream is busy; `torch.spyre.preparation_stream(False)` for one |
 # | host staging | the driver's affair | one buffer a plan, which two streams could overwrite (issue 2520); a callback that ran too early (issue 3561); now a fresh buffer for each launch, kept until its transfer is over | none | a buffer for each slot, in queue order or when its launch is over |
 # | errors | sticky, for the process | the first one wins, and is thrown once by `synchronize` | error codes | the same as torch-spyre's, by queue, with causes and `reset` |
 
@@ -694,7 +694,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch_spyre_ref.runtime.intervals import Interval
 
 if TYPE_CHECKING:
-    from torch_spyre_ref.runtime.queues import Pending, Queue
+    from torch_spyre_ref.runtime.pending import Pending
+    from torch_spyre_ref.runtime.queues import Queue
 
 
 class Edge(NamedTuple):
@@ -795,6 +796,10 @@ for reason, other, (region, first_byte, behind) in conflicts(touched, adding, Ac
 # runtime does not even look. It remembers which queue is **alone**, and when a second one comes, it
 # takes in what the first has pending. And what is over is dropped from the map, now and then, so that
 # the map stays about as large as what is pending.
+#
+# One second queue is an exception. Further down, launches are prepared on a companion that works for
+# their stream's queue and for no other, and whoever uses it says what comes after what. The two are
+# alone together.
 
 
 # %% Know who is done tags=["export"] file="runtime/hazards.py"
@@ -809,6 +814,8 @@ def is_over(access: Access) -> bool:
 
 
 # %% Look only when two queues are busy tags=["export"] file="runtime/hazards.py"
+from operator import itemgetter
+
 from torch_spyre_ref.runtime.footprints import footprint
 
 
@@ -816,7 +823,7 @@ class Watch:
     """What pending work touches, looked at only while two of a card's ``queues`` are busy.
 
     A queue that has all the pending work is ``alone``: what it has pending is taken in when another
-    queue comes.
+    queue comes. With it is whatever works for it.
     """
 
     def __init__(self, queues: Sequence["Queue"]) -> None:
@@ -833,24 +840,29 @@ class Watch:
         """Whether any other queue is busy. Asked now and then: to be wrong costs only time."""
         self._taken -= 1
         if self.alone is not None or self._taken < 0:
-            others = [other for other in self._queues if other is not queue and other.is_busy]
-            if not others:
+            self.look()
+            us = queue.works_for
+            if not any(other.is_busy and other.works_for is not us for other in self._queues):
                 self._touched.clear()
-                self.alone = queue
+                self.alone = us
                 return False
-            self._take_in(others)
+            self._touched.forget(is_over)
+            self._taken = max(64, len(self._touched))
         return True
 
-    def _take_in(self, others: Sequence["Queue"]) -> None:
-        """Drop what is over; what was enqueued by who was alone until now is looked at now."""
-        if self.alone is not None:
-            for other in others:
-                for entry in other.pending():
-                    access = Access(entry.ticket, other)
-                    conflicts(self._touched, footprint(entry.operation, entry.work), access)
-            self.alone = None
-        self._touched.forget(is_over)
-        self._taken = max(64, len(self._touched))
+    def look(self) -> None:
+        """Take in what was enqueued by who was alone until now, in the order in which it was."""
+        alone, self.alone = self.alone, None
+        if alone is not None:
+            queues = [queue for queue in self._queues if queue.works_for is alone]
+            pending = [(one.ticket, queue, one) for queue in queues for one in queue.pending()]
+            for _, queue, entry in sorted(pending, key=itemgetter(0)):
+                self.take_in(queue, entry)
+
+    def take_in(self, queue: "Queue", entry: "Pending") -> None:
+        """Take in an operation that was enqueued before."""
+        access = Access(entry.ticket, queue)
+        conflicts(self._touched, footprint(entry.operation, entry.work), access)
 
 
 # %% [markdown]
@@ -901,8 +913,20 @@ class Hazards(Watch):
 
     def waits(self, queue: "Queue", ticket: int, event: Event) -> None:
         """Operation ``ticket`` of ``queue`` waits for ``event``: an order like any other."""
-        if event.queue is not None and event.ticket is not None:
-            self._order.wait(queue, ticket, event.queue, event.ticket)
+        if not self.on or event.queue is None or event.ticket is None:
+            return
+        if queue.works_for is not self.alone:
+            self.look()
+        elif event.queue.works_for is self.alone:
+            return  # taken in with all that is pending, if ever
+        self._order.wait(queue, ticket, event.queue, event.ticket)
+
+    def take_in(self, queue: "Queue", entry: "Pending") -> None:
+        """Take in an operation that was enqueued before, and what it waits for."""
+        for event in queue.line.awaited(entry):
+            if event.queue is not None and event.ticket is not None:
+                self._order.wait(queue, entry.ticket, event.queue, event.ticket)
+        super().take_in(queue, entry)
 
     def submitted(self, queue: "Queue", entry: "Pending") -> Sequence[Event]:
         """The events that an operation of a queue that is not alone has to wait for."""
@@ -1331,7 +1355,6 @@ assert min(gaps) >= spec.callback_time + spec.link_latency
 # Each queue that launches gets one companion for this. The card makes it, and remembers it.
 
 # %% Find the queue that launches are prepared on tags=["export"]
-from torch_spyre_ref.runtime import HostCallback, Prepared
 
 
 def preparation_queue(queue: Queue) -> Queue:
@@ -1339,51 +1362,29 @@ def preparation_queue(queue: Queue) -> Queue:
     return backend.current().runtime.cards[queue.device].companion(queue)
 
 
-def is_packing(step: Prepared) -> bool:
-    """Whether a step of a preparation only packs a patch on the host."""
-    return isinstance(step[0], HostCallback)
-
-
 # %% [markdown]
-# Where do they depend on each other? In three places.
+# Where do they depend on each other? In two places.
 #
 # 1. **Forward**: a program waits until its patch is in its slot.
 # 2. **Backward**: a patch goes to a slot when the program that was patched from it before has ended. It
 #    is a WAR hazard on the slot. With several slots, that program was launched several launches ago.
-# 3. **On the host**: packing needs only its staging buffer. So it does not wait for any program, and
-#    comes after the transfer before it on its own queue.
 #
-# For the second rule each launch leaves an event behind in its slot, `read`, that fires when the
-# program has ended. But the launch before may have gone by another topology, and then there is
-# none: so the slot itself knows the last operation of its last launch, and an event can still be
-# put behind it.
-
-# %% Know when a slot may be written again tags=["export"]
-from torch_spyre_ref.submission import Slot
-
-
-def read_event(slot: Slot) -> EventSignal | None:
-    """What fires when the program that was patched from ``slot`` last has ended; None if it has."""
-    reader = slot.reader()
-    if reader is None:
-        return None
-    queue, ticket = reader
-    if slot.read is not None and slot.read.event.ticket == ticket:
-        return slot.read
-    read = EventSignal()  # another submission enqueued that launch, and left none
-    queue.submit(read)
-    return read
-
-
-# %% [markdown]
+# Packing is in neither of them. It fills a staging buffer, which is the host's memory, and comes after
+# the transfer before it because both are in one queue. So it never waits for a program.
+#
+# Nothing has to be enqueued for the two rules. The slot knows the last operation of the launch before,
+# and `submit_prepared` takes the operation that its own come `after`: it is the same edge that derivation
+# adds, asked for by name. A launch on two queues is the same three operations as on one.
+#
 # A launch arrives *bound*: lowered to operations, in two groups, `preparation` and `compute`. A
 # submission decides where each goes, and that is all of it. The one of chapter 3, `OneQueue`, puts both
-# on the caller's queue. This one splits them. (Errors: a failed preparation reaches the stream by the
-# event that it owed. If it fails before anything is enqueued on the stream, `pass_on` sees to it.)
+# on the caller's queue. This one splits them, when there is something to win: while the stream has
+# nothing to do, nothing could overlap, and the launch stays on one queue. (Errors: a failed preparation
+# reaches the stream by the edge between the two. If it fails before anything is enqueued on the stream,
+# `pass_on` sees to it.)
 
 # %% Prepare the next launch while this one computes tags=["export"]
 from collections.abc import Callable
-from itertools import takewhile
 
 from torch_spyre_ref.queueing.errors import pass_on
 from torch_spyre_ref.runtime import QueueError
@@ -1393,23 +1394,25 @@ from torch_spyre_ref.submission import BoundLaunch, OneQueue
 class TwoQueues(OneQueue):
     """A launch is prepared on a queue of its own, and computed on its stream's.
 
-    Three rules order the two: a program waits until its patch is in its slot; a patch goes to a
-    slot when the program that was patched from it before has ended; the host packs one patch after
-    the other. So packing overlaps computing, and with two slots the transfer of a patch does too.
+    Two rules order the two: a program waits until its patch is in its slot; a patch goes to a slot
+    when the program that was patched from it before has ended. Packing waits for neither. So it
+    overlaps computing, and with two slots the transfer of a patch does too.
 
-    Where another submission was in use before, nothing that it launched may be pending.
+    While a stream has nothing to do there is nothing to overlap: its launch stays on its own queue.
     """
 
-    def __init__(self, prepared_on: Callable[[Queue], Queue] = preparation_queue) -> None:
-        self._prepared_on = prepared_on
+    def __init__(self, companion: Callable[[Queue], Queue] = preparation_queue) -> None:
+        self._companion = companion
+
+    def prepares_on(self, queue: Queue) -> Queue:
+        """See :class:`torch_spyre_ref.submission.Submission`."""
+        return self._companion(queue) if queue.is_busy else queue
 
     def launch(self, queue: Queue, bound: BoundLaunch) -> int:
         """See :class:`torch_spyre_ref.submission.Submission`."""
-        if queue.error is not None:
-            queue.submit(EventSignal())  # raises, before anything is enqueued, and says why
-        if not bound.preparation:
-            return queue.submit_prepared(bound.compute, bound.label)
-        first = self._prepared_on(queue)
+        first = bound.prepared_on
+        if first is queue or not bound.preparation:
+            return super().launch(queue, bound)
         try:
             return self._launch(first, queue, bound)
         except QueueError:
@@ -1417,15 +1420,9 @@ class TwoQueues(OneQueue):
             raise
 
     def _launch(self, first: Queue, queue: Queue, bound: BoundLaunch) -> int:
-        prepare, slot, before = queue.prepare, bound.slot, read_event(bound.slot)
-        steps = list(bound.preparation)
-        if before is not None:
-            packing = sum(1 for _ in takewhile(is_packing, steps)) if before is slot.read else 0
-            steps.insert(packing, prepare(EventWait(before)))
-        ready, slot.read = EventSignal(), EventSignal()
-        first.submit_prepared((*steps, prepare(ready)), bound.label)
-        steps = [prepare(EventWait(ready)), *bound.compute, prepare(slot.read)]
-        return queue.submit_prepared(steps, bound.label)
+        before = bound.slot.reader()
+        ready = first.submit_prepared(bound.preparation, bound.label, after=before)
+        return queue.submit_prepared(bound.compute, bound.label, after=(first, ready))
 
 
 # %%
@@ -1657,7 +1654,7 @@ for words in ("two queues, packed in order", "one queue, packed ahead"):
 
 # %% [markdown]
 # What does a launch do? It packs in queue order, and its buffer belongs to its correction slot. The
-# same queue may use it again at once; another queue, when that launch is over
+# queue that packed it may use it again at once; another queue, when that launch is over
 # ([`jobs/lanes.py`](../torch_spyre_ref/jobs/lanes.py), `is_free`). It is the first row and the last
 # one, each where it is right.
 
@@ -1944,8 +1941,9 @@ assert (spoilt, mended) == ([4, 4], [3, 4])
 # %% [markdown]
 # ### Take the rules of the launch away
 #
-# Rules one and two of `TwoQueues`, each left out. The loop notes which patch each program found in its
-# slot:
+# The two rules of `TwoQueues`, each left out. The loop notes which patch each program found in its slot.
+# (It is prepared on a queue like any other. Between a queue and its companion the runtime would not
+# look.)
 
 # %%
 install(**OURS)
@@ -1955,11 +1953,8 @@ class NoForwardRule(TwoQueues):
     """A program does not wait for its patch."""
 
     def _launch(self, first, queue, bound):
-        pack, transfer = bound.preparation
-        before, bound.slot.read = read_event(bound.slot), EventSignal()
-        waits = [queue.prepare(EventWait(before))] if before is not None else []
-        first.submit_prepared([pack, *waits, transfer])
-        return queue.submit_prepared([*bound.compute, queue.prepare(bound.slot.read)])
+        first.submit_prepared(bound.preparation, after=bound.slot.reader())
+        return queue.submit_prepared(bound.compute)
 
 
 class NoBackwardRule(TwoQueues):
@@ -1975,7 +1970,8 @@ def checked_loop(rule, derive):
     loop = Loop(slots=2, derive_edges=derive)
     loop.runtime.sanitizer.switch_on([loop.card.card.memory])
     loop.runtime.memcheck.handed_out(0, loop.memory)
-    loop.run(rule(loop.card.companion))
+    second = loop.card.new_queue()
+    loop.run(rule(lambda queue: second))
     return loop
 
 
@@ -2001,7 +1997,7 @@ Markdown("\n".join(rows))
 # wins its race. The checker is not taken in. On, the runtime finds both orders by itself, from the
 # slot's footprint: a transfer writes it, a program reads it. That is how torch-spyre has it since
 # its pull request 4101. Here the rules are written down all the same, so that launches are right
-# with derivation off, too. They cost nothing: where an event is, no edge is added.
+# with derivation off, too, and so that the runtime need not look at a stream and its companion.
 
 # %% [markdown]
 # ## Assembled

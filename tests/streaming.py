@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
 from torch_spyre_ref import backend
+from torch_spyre_ref.emulator.assembly import Assembler
+from torch_spyre_ref.emulator.program import encode
 from torch_spyre_ref.emulator.timeline import Record
 from torch_spyre_ref.runtime import HostCallback, Queue
+from torch_spyre_ref.spyrecode import Argument, LaunchSpec, Scalar, write_artifact
 
 LONG = 1 << 18
 """Elements of float32 whose transfer takes some 17 µs: far longer than a few calls do."""
@@ -59,3 +63,22 @@ def settle() -> None:
     """Wait for both cards, whatever errors there are."""
     for card in backend.current().runtime.cards:
         card.settle()
+
+
+def write_scale(directory: Path, elements: int) -> Path:
+    """An artifact in ``directory``: out = x * factor + shift, so many elements of float32."""
+    asm = Assembler("scale")
+    n = asm.dimension("n", elements)
+    x, out = asm.argument("x", "float32"), asm.argument("out", "float32")
+    factor, shift = asm.float_symbol(), asm.size_symbol()
+    asm.store(out, {n: 1}, asm.load(x, {n: 1}) * factor + shift)
+    spec = LaunchSpec.of(
+        [
+            Argument("x", "input", "float32", (elements,), (1,)),
+            Argument("out", "output", "float32", (elements,), (1,)),
+        ],
+        [],
+        [Scalar("factor", "float"), Scalar("shift", "integer")],
+    )
+    write_artifact(directory, encode(asm.assemble()), spec, name="scale")
+    return directory

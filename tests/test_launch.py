@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from torch_spyre_ref.emulator.assembly import Assembler
 from torch_spyre_ref.emulator.program import ProgramError, encode
 from torch_spyre_ref.emulator.program.formats import FORMATS
 from torch_spyre_ref.launch import JobPlan, launch_jobplan, prepare_kernel
-from torch_spyre_ref.runtime import D2H, Queue, QueueError
+from torch_spyre_ref.runtime import D2H, Fill, Queue, QueueError
 from torch_spyre_ref.spyrecode import (
     Argument,
     ArtifactError,
@@ -728,8 +729,9 @@ def test_a_program_that_is_not_patched_is_named(tmp_path: Path) -> None:
     plan = prepare_kernel(tmp_path / "add", 0)
     with torch.spyre.sanitizer.expect("race"):
         launch_jobplan(plan, good(), barrier=False)
-        with pytest.raises(ProgramError, match="program 'add': address symbol 0"):
+        with pytest.raises(ProgramError, match="address symbol 0 .* of program 'add'") as caught:
             torch.accelerator.synchronize(0)
+    assert caught.value.__context__ is None, "whose frames would keep a caller's tensors"
     backend.current().queue(0).reset()
 
 
@@ -869,3 +871,19 @@ def test_what_is_masked_may_reach_anywhere(tmp_path: Path) -> None:
     asm.store(out, {n: 1}, asm.load(x, {n: 1}, mask=is_in), mask=is_in)
     write_artifact(tmp_path / "pad", encode(asm.assemble()), of("input", "output"))
     prepare_kernel(tmp_path / "pad", 0)
+
+
+def test_a_fetch_that_fails_keeps_nobody_s_tensors(tmp_path: Path) -> None:
+    """Also when what is wrong with the slot was found by way of another error."""
+    write_artifact(tmp_path / "add", add_program(), add_spec())
+    plan = prepare_kernel(tmp_path / "add", 0, slots=1)
+    queue = backend.current().queue(0)
+    memory = plan.job.loaded()
+    uneven = struct.pack("<IIQQQ6Q", 2, 0, 128, 0, 0, 0, 0, 128, 0, 512, 1024)
+    queue.submit(Fill(memory.at(0, 768), uneven.ljust(256, b"\0")))
+    with torch.spyre.sanitizer.expect("race"):
+        launch_jobplan(plan, good(), barrier=False)
+        with pytest.raises(ProgramError, match="address symbol 0") as caught:
+            torch.accelerator.synchronize(0)
+    queue.reset()
+    assert caught.value.__context__ is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,8 @@ from torch_spyre_ref import backend, submission
 from torch_spyre_ref.emulator.assembly import Assembler
 from torch_spyre_ref.emulator.program import encode
 from torch_spyre_ref.launch import launch_jobplan, prepare_kernel
-from torch_spyre_ref.spyrecode import Argument, LaunchSpec, write_artifact
+from torch_spyre_ref.runtime import Queue
+from torch_spyre_ref.spyrecode import Argument, LaunchSpec, read_artifact, write_artifact
 
 ANSWERS = SimpleNamespace(**runpy.run_path(str(ROOT / "chapters/solutions/03_launch.py")))
 WANTED = (
@@ -24,6 +26,7 @@ WANTED = (
     "\ndef sum_program",
     "\ndef sum_artifact",
     "\ndef numbers",
+    "\ndef observe",
     "\ndef evict_all",
 )
 
@@ -34,6 +37,7 @@ def chapter() -> Iterator[SimpleNamespace]:
     names: dict[str, Any] = {
         "torch": torch,
         "backend": backend,
+        "OneQueue": submission.OneQueue,
         "Path": Path,
         "prepare_kernel": prepare_kernel,
         "launch_jobplan": launch_jobplan,
@@ -84,6 +88,55 @@ def test_a_program_of_one_size_is_not_enough(chapter: Any) -> None:
         write_artifact(directory, encode(asm.assemble()), spec)
 
     assert "for 7 elements" in chapter.check_axpy(fixed)
+
+
+def test_a_result_that_is_read_is_an_input_too(chapter: Any) -> None:
+    def only_output(directory: Path) -> None:
+        ANSWERS.axpy_artifact(directory)
+        artifact = read_artifact(directory)
+        x, y = artifact.spec.arguments
+        spec = LaunchSpec.of(
+            [x, replace(y, role="output")], artifact.spec.dimensions, artifact.spec.scalars
+        )
+        write_artifact(directory, artifact.program, spec)
+
+    assert "expected input_output" in chapter.check_axpy(only_output)
+
+
+def test_the_submission_is_right(chapter: Any) -> None:
+    assert chapter.check_submission(ANSWERS.Remembering()) == "right"
+    assert chapter.check_submission(chapter.Mine()) == "no answer yet"
+
+
+class OneMemory(submission.OneQueue):
+    """Remembers one slot, whichever it is."""
+
+    known: Any = None
+
+    def launch(self, queue: Queue, bound: submission.BoundLaunch) -> int:
+        if bound.patch == self.known:
+            bound = bound._replace(preparation=())
+        self.known = bound.patch
+        return super().launch(queue, bound)
+
+
+class Numbers(submission.OneQueue):
+    """Remembers slots by their numbers, which evicted programs have too."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, bytes] = {}
+
+    def launch(self, queue: Queue, bound: submission.BoundLaunch) -> int:
+        if self.known.get(bound.slot.number) == bound.patch:
+            bound = bound._replace(preparation=())
+        self.known[bound.slot.number] = bound.patch
+        return super().launch(queue, bound)
+
+
+@pytest.mark.finds("race")
+def test_wrong_memories_of_a_slot_are_seen(chapter: Any) -> None:
+    for wrong in (OneMemory(), Numbers()):
+        assert "a launch failed: address symbol 0" in chapter.check_submission(wrong)
 
 
 def kinds() -> list[str]:

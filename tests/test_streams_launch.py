@@ -15,14 +15,11 @@ from hypothesis import strategies as st
 
 from benchmarks import streams as benchmark
 from tests.conftest import Run
-from tests.streaming import LONG, busy, pinned, queue_of, recorded, settle
+from tests.streaming import LONG, busy, pinned, queue_of, recorded, settle, write_scale
 from torch_spyre_ref import backend, submission
-from torch_spyre_ref.emulator.assembly import Assembler
-from torch_spyre_ref.emulator.program import encode
 from torch_spyre_ref.launch import JobPlan, launch_jobplan, prepare_kernel
 from torch_spyre_ref.runtime import HostCallback, Queue, QueueError
-from torch_spyre_ref.spyrecode import Argument, LaunchSpec, Scalar, write_artifact
-from torch_spyre_ref.streams import TwoQueues
+from torch_spyre_ref.streams import TwoQueues, preparation_queue
 from torch_spyre_ref.submission import BoundLaunch, OneQueue
 
 pytestmark = pytest.mark.usefixtures("no_derivation")
@@ -44,26 +41,11 @@ def good_again() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def scale(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An artifact: out = x * factor + shift."""
-    asm = Assembler("scale")
-    n = asm.dimension("n", N)
-    x, out = asm.argument("x", "float32"), asm.argument("out", "float32")
-    factor, shift = asm.float_symbol(), asm.size_symbol()
-    asm.store(out, {n: 1}, asm.load(x, {n: 1}) * factor + shift)
-    spec = LaunchSpec.of(
-        [
-            Argument("x", "input", "float32", (N,), (1,)),
-            Argument("out", "output", "float32", (N,), (1,)),
-        ],
-        [],
-        [Scalar("factor", "float"), Scalar("shift", "integer")],
-    )
-    directory = tmp_path_factory.mktemp("artifacts") / "scale"
-    write_artifact(directory, encode(asm.assemble()), spec, name="scale")
-    return directory
+    return write_scale(tmp_path_factory.mktemp("artifacts") / "scale", N)
 
 
 def test_a_decode_loop_keeps_the_busiest_pipeline_busy() -> None:
-    assert all(figure.met for figure in benchmark.figures())
+    assert all(figure.met for figure in benchmark.virtual())
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3])
@@ -90,9 +72,35 @@ def test_preparation_and_compute_go_to_a_queue_each(scale: Path) -> None:
     name = queue_of(stream).name
     for two, expected in ((True, f"{name} preparation"), (False, name)):
         with recorded() as done, torch.spyre.preparation_stream(two), stream:
+            busy(stream)
             launch_jobplan(plan, [x, out], [2.0, 1])
         assert [(r.kind, r.queue) for r in done] == [("H2D", expected), ("Execute", name)]
         assert out.eq(3).all()
+
+
+def test_a_launch_on_an_idle_stream_stays_on_its_queue(scale: Path) -> None:
+    plan, x = prepare_kernel(scale, 0), torch.ones(N, device="spyre:0")
+    out, stream = torch.empty_like(x), torch.Stream("spyre:0")
+    torch.spyre.synchronize(0)
+    with recorded() as done, stream:
+        for _ in range(3):
+            launch_jobplan(plan, [x, out], [2.0, 1])
+            stream.synchronize()
+    assert {r.queue for r in done} == {queue_of(stream).name}
+
+
+def test_a_launch_on_two_queues_is_three_operations(scale: Path) -> None:
+    plan, x = prepare_kernel(scale, 0), torch.ones(N, device="spyre:0")
+    out, stream = torch.empty_like(x), torch.Stream("spyre:0")
+    timeline = backend.current().runtime.timeline
+    torch.spyre.synchronize(0)
+    timeline.clear()
+    with stream:
+        busy(stream)
+        launch_jobplan(plan, [x, out], [2.0, 1])
+        stream.synchronize()
+    kinds = [record.kind for record in sorted(timeline)]
+    assert kinds == ["HostCallback", "HostCallback", "H2D", "Execute"], "the first is not its own"
 
 
 STEP = st.tuples(
@@ -117,7 +125,6 @@ def run(steps: list[Any], plans: list[JobPlan], two: bool, switch: bool = False)
             stream.wait_stream(before)
             before = stream
             if kind == "switch" and switch:
-                settle()
                 used = kinds[kinds.index(used) - 1]
                 backend.current().submission = used
             if kind == "busy":
@@ -181,6 +188,56 @@ def test_a_stream_changes_from_one_queue_to_two_and_back(scale: Path, slots: int
                 launch_jobplan(plan, [x, out], [1.0, index])
         settle()
     assert [out.unique().tolist() for out in outs] == [[index + 1] for index in range(12)]
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_streams_that_change_their_submission_in_flight_spoil_no_patch(
+    scale: Path, slots: int
+) -> None:
+    plan, x = prepare_kernel(scale, 0, slots=slots), torch.ones(N, device="spyre:0")
+    outs = [torch.zeros(N, device="spyre:0") for _ in range(24)]
+    streams = [torch.Stream("spyre:0") for _ in range(3)]
+    torch.spyre.synchronize(0)
+    kinds = OneQueue(), TwoQueues()
+    for stream in streams:
+        busy(stream, 100_000)
+    for index, out in enumerate(outs):
+        with streams[index % 3], submission.use(kinds[index // 4 % 2]):
+            launch_jobplan(plan, [x, out], [1.0, index])
+    settle()
+    assert [out.unique().tolist() for out in outs] == [[index + 1] for index in range(24)]
+
+
+class HalfWay(TwoQueues):
+    """Enqueues the preparation of the first launch and then refuses to go on."""
+
+    refused = False
+
+    def _launch(self, first: Queue, queue: Queue, bound: BoundLaunch) -> int:
+        if self.refused:
+            return super()._launch(first, queue, bound)
+        self.refused = True
+        first.submit_prepared(bound.preparation)
+        raise RuntimeError("half way")
+
+
+@pytest.mark.parametrize("first", [10_000, 100_000])
+def test_a_launch_that_fails_half_way_spoils_no_patch_of_the_next(scale: Path, first: int) -> None:
+    plan, x = prepare_kernel(scale, 0, slots=1), torch.ones(N, device="spyre:0")
+    failing, good = torch.Stream("spyre:0"), torch.Stream("spyre:0")
+    outs = [torch.zeros(N, device="spyre:0") for _ in range(2)]
+    torch.spyre.synchronize(0)
+    with submission.use(HalfWay()):
+        busy(failing, 1_000_000)
+        preparation_queue(queue_of(failing)).submit(HostCallback(lambda: None, first))
+        preparation_queue(queue_of(good)).submit(HostCallback(lambda: None, 9_000))
+        busy(good, 120_000)
+        with failing, pytest.raises(RuntimeError, match="half way"):
+            launch_jobplan(plan, [x, outs[0]], [9.0, 9])
+        with good:
+            launch_jobplan(plan, [x, outs[1]], [2.0, 1])
+        settle()
+    assert [out.unique().tolist() for out in outs] == [[0], [3]]
 
 
 def test_streams_share_a_slot_in_turn(scale: Path) -> None:

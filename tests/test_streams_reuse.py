@@ -15,8 +15,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.streaming import LONG, busy, pinned, settle
+from tests.streaming import LONG, busy, fail, pinned, settle
 from torch_spyre_ref import _bridge
+from torch_spyre_ref.runtime import QueueError
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +104,36 @@ def test_record_stream_changes_no_result_and_no_time() -> None:
         return start.elapsed_time(end), [host.sum().item() for host in hosts]
 
     assert run(True) == run(False)
+
+
+def test_a_tensor_that_a_failed_stream_was_to_write_cannot_be_read_by_another() -> None:
+    failed, card = torch.Stream("spyre"), torch.zeros(LONG, device="spyre")
+    torch.spyre.synchronize()
+    fail(failed, ArithmeticError("unit 7"))
+    with failed:
+        card.copy_(pinned(LONG, 5), non_blocking=True)
+    settle()
+    with pytest.raises(QueueError, match="did not write") as caught:
+        card.cpu()
+    assert isinstance(caught.value.__cause__, ArithmeticError)
+    card[: LONG // 2] = 3
+    assert card[: LONG // 2].eq(3).all()
+    torch.spyre.reset()
+    assert card.cpu().unique().tolist() == [0, 3]
+
+
+def test_memory_that_a_failed_stream_was_to_write_has_new_owners() -> None:
+    failed, card = torch.Stream("spyre"), torch.zeros(LONG, device="spyre")
+    place = address(card)
+    torch.spyre.synchronize()
+    fail(failed, ArithmeticError("unit 7"))
+    with failed:
+        card.copy_(pinned(LONG, 5), non_blocking=True)
+    settle()
+    del card
+    reused = torch.full((LONG,), 6.0, device="spyre")
+    assert address(reused) == place and reused.cpu().eq(6).all()
+    torch.spyre.reset()
 
 
 STEP = st.tuples(

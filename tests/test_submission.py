@@ -70,6 +70,9 @@ class Imagined:
                 self.values[self._place(target)] = torch.from_numpy(whole.copy())
         return self._ticket()
 
+    def prepares_on(self, queue: Queue) -> Queue:
+        return queue
+
     def launch(self, queue: Queue, bound: BoundLaunch) -> int:
         a, b, out = (self._place(device_range(tensor)) for tensor in bound.args)
         total = self.values[a].view(torch.float32) + self.values[b].view(torch.float32)
@@ -180,20 +183,18 @@ class TwoQueues(OneQueue):
     def __init__(self) -> None:
         self.companions: dict[Queue, Queue] = {}
 
-    def launch(self, queue: Queue, bound: BoundLaunch) -> int:
-        companion = self.companions.get(queue)
-        if companion is None:
+    def prepares_on(self, queue: Queue) -> Queue:
+        if queue not in self.companions:
             card = backend.current().runtime.cards[queue.device]
-            companion = self.companions[queue] = card.new_queue()
-        slot = bound.slot
-        if slot.read is not None and slot.reader() is not None:
-            companion.submit(EventWait(slot.read))
-        companion.submit_prepared(bound.preparation, bound.label)
-        patched, slot.read = EventSignal(), EventSignal()
+            self.companions[queue] = card.new_queue()
+        return self.companions[queue]
+
+    def launch(self, queue: Queue, bound: BoundLaunch) -> int:
+        patched, companion, reader = EventSignal(), bound.prepared_on, bound.slot.reader()
+        companion.submit_prepared(bound.preparation, bound.label, after=reader)
         companion.submit(patched)
         queue.submit(EventWait(patched))
-        queue.submit_prepared(bound.compute, bound.label)
-        return queue.submit(slot.read)
+        return queue.submit_prepared(bound.compute, bound.label)
 
 
 def test_a_topology_of_two_queues_is_another_submission(add: Path) -> None:

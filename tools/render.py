@@ -28,7 +28,10 @@ def figure(svg: str, cell_id: str) -> str:
     svg = re.sub(r"<\?xml.*?\?>|<!DOCTYPE[^>]*>|<!--.*?-->", "", svg, flags=re.S)
     for name in re.findall(r'\bid="([^"]+)"', svg):
         svg = re.sub(rf'(["#]){re.escape(name)}(["\)])', rf"\g<1>{cell_id}-{name}\2", svg)
-    return html(svg, "figure")
+    title = re.match(r"\s*<svg[^>]*>\s*<title[^>]*>([^<]+)</title>", svg)
+    # Hidden from readers of screens, which say the title anyway.
+    caption = f'<p class="caption" aria-hidden="true">{title[1]}</p>' if title else ""
+    return html(f"{svg.strip()}\n{caption}", "figure")
 
 
 def output_text(output: Any, cell_id: str) -> str:

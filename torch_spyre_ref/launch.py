@@ -140,20 +140,19 @@ class Job:
         """Launch through the next slot; the ticket of the last operation."""
         memory, number = self.loaded(), self._next
         self._next = (number + 1) % self.slots
-        lane, slot = self._lane(memory, number, queue), self._slots[number]
+        submission, slot = self.backend.submission, self._slots[number]
+        first = submission.prepares_on(queue)
+        lane = self._lane(memory, number, (queue, first))
         preparation, compute = lane.bind(patch, how)
-        bound = BoundLaunch(self, slot, patch, args, scalars, preparation, compute)
-        ticket = self.backend.submission.launch(queue, bound)
-        lane.queue = slot.queue = queue
-        lane.ticket = slot.ticket = ticket
-        return ticket
+        bound = BoundLaunch(self, slot, patch, args, scalars, first, preparation, compute)
+        return lane.launch(submission, queue, bound)
 
-    def _lane(self, memory: JobMemory, number: int, queue: Queue) -> Lane:
+    def _lane(self, memory: JobMemory, number: int, queues: tuple[Queue, Queue]) -> Lane:
         lanes = self._lanes[number]
         for lane in lanes:
-            if lane.is_free(queue):
+            if lane.is_free(queues):
                 return lane
-        lanes.append(Lane(self, memory, number, queue))
+        lanes.append(Lane(self, memory, number, queues))
         return lanes[-1]
 
 
@@ -229,6 +228,9 @@ def launch_jobplan(
 
     Raises :class:`LaunchMismatchError` before anything is enqueued.
     """
+    if not isinstance(plan, JobPlan):
+        given = type(plan).__name__
+        raise TypeError(f"{given} was given; expected a JobPlan, which prepare_kernel makes")
     queue = queue or plan.job.backend.queue(plan.device)
     with plan.job.programs.lock:
         patch, touched = plan.bind(args, scalars)

@@ -13,8 +13,7 @@ from torch_spyre_ref.emulator.fetch import FetchUnit
 from torch_spyre_ref.emulator.regions import RegionTable
 from torch_spyre_ref.launch import Job
 from torch_spyre_ref.runtime.hazards import Hazards
-from torch_spyre_ref.streams import EventDriver, StreamDriver
-from torch_spyre_ref.submission import OneQueue
+from torch_spyre_ref.streams import EventDriver, StreamDriver, TwoQueues
 
 
 def shipped_loop_tracer(*args: Any) -> Any:
@@ -38,6 +37,6 @@ class Parts:
     job: type[Any] = Job
     loop_tracer: Callable[..., Any] = shipped_loop_tracer
     eager_kernels: Callable[..., dict[str, Any]] = eager.kernels
-    submission: type[Any] = OneQueue
+    submission: type[Any] = TwoQueues
     stream_driver: type[Any] = StreamDriver
     event_driver: type[Any] = EventDriver

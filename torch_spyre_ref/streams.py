@@ -9,22 +9,14 @@ which its stream has to itself, while the stream computes what was launched befo
 
 import itertools
 from collections.abc import Callable
-from itertools import takewhile
 
 import torch  # noqa: F401 (it loads the libraries that the bridge needs)
 
 from torch_spyre_ref import _bridge, backend
 from torch_spyre_ref.queueing.errors import pass_on
 from torch_spyre_ref.queueing.pool import StreamPool, priority_of
-from torch_spyre_ref.runtime import (
-    EventSignal,
-    EventWait,
-    HostCallback,
-    Prepared,
-    Queue,
-    QueueError,
-)
-from torch_spyre_ref.submission import BoundLaunch, OneQueue, Slot
+from torch_spyre_ref.runtime import EventSignal, EventWait, Queue, QueueError
+from torch_spyre_ref.submission import BoundLaunch, OneQueue
 
 
 # Give every stream a queue
@@ -142,46 +134,29 @@ def preparation_queue(queue: Queue) -> Queue:
     return backend.current().runtime.cards[queue.device].companion(queue)
 
 
-def is_packing(step: Prepared) -> bool:
-    """Whether a step of a preparation only packs a patch on the host."""
-    return isinstance(step[0], HostCallback)
-
-
-# Know when a slot may be written again
-def read_event(slot: Slot) -> EventSignal | None:
-    """What fires when the program that was patched from ``slot`` last has ended; None if it has."""
-    reader = slot.reader()
-    if reader is None:
-        return None
-    queue, ticket = reader
-    if slot.read is not None and slot.read.event.ticket == ticket:
-        return slot.read
-    read = EventSignal()  # another submission enqueued that launch, and left none
-    queue.submit(read)
-    return read
-
-
 # Prepare the next launch while this one computes
 class TwoQueues(OneQueue):
     """A launch is prepared on a queue of its own, and computed on its stream's.
 
-    Three rules order the two: a program waits until its patch is in its slot; a patch goes to a
-    slot when the program that was patched from it before has ended; the host packs one patch after
-    the other. So packing overlaps computing, and with two slots the transfer of a patch does too.
+    Two rules order the two: a program waits until its patch is in its slot; a patch goes to a slot
+    when the program that was patched from it before has ended. Packing waits for neither. So it
+    overlaps computing, and with two slots the transfer of a patch does too.
 
-    Where another submission was in use before, nothing that it launched may be pending.
+    While a stream has nothing to do there is nothing to overlap: its launch stays on its own queue.
     """
 
-    def __init__(self, prepared_on: Callable[[Queue], Queue] = preparation_queue) -> None:
-        self._prepared_on = prepared_on
+    def __init__(self, companion: Callable[[Queue], Queue] = preparation_queue) -> None:
+        self._companion = companion
+
+    def prepares_on(self, queue: Queue) -> Queue:
+        """See :class:`torch_spyre_ref.submission.Submission`."""
+        return self._companion(queue) if queue.is_busy else queue
 
     def launch(self, queue: Queue, bound: BoundLaunch) -> int:
         """See :class:`torch_spyre_ref.submission.Submission`."""
-        if queue.error is not None:
-            queue.submit(EventSignal())  # raises, before anything is enqueued, and says why
-        if not bound.preparation:
-            return queue.submit_prepared(bound.compute, bound.label)
-        first = self._prepared_on(queue)
+        first = bound.prepared_on
+        if first is queue or not bound.preparation:
+            return super().launch(queue, bound)
         try:
             return self._launch(first, queue, bound)
         except QueueError:
@@ -189,12 +164,6 @@ class TwoQueues(OneQueue):
             raise
 
     def _launch(self, first: Queue, queue: Queue, bound: BoundLaunch) -> int:
-        prepare, slot, before = queue.prepare, bound.slot, read_event(bound.slot)
-        steps = list(bound.preparation)
-        if before is not None:
-            packing = sum(1 for _ in takewhile(is_packing, steps)) if before is slot.read else 0
-            steps.insert(packing, prepare(EventWait(before)))
-        ready, slot.read = EventSignal(), EventSignal()
-        first.submit_prepared((*steps, prepare(ready)), bound.label)
-        steps = [prepare(EventWait(ready)), *bound.compute, prepare(slot.read)]
-        return queue.submit_prepared(steps, bound.label)
+        before = bound.slot.reader()
+        ready = first.submit_prepared(bound.preparation, bound.label, after=before)
+        return queue.submit_prepared(bound.compute, bound.label, after=(first, ready))

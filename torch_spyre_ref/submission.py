@@ -2,8 +2,9 @@
 
 Copies, fills and the loading of programs hand over one operation at a time; a launch hands over all
 of its operations at once, with what they were made from. The :class:`Submission` in use,
-``backend.current().submission``, decides how they are enqueued: all on one queue as shipped, or on
-two, or by way of something else altogether. What lies above it does not know.
+``backend.current().submission``, decides how they are enqueued: on two queues as shipped
+(:mod:`torch_spyre_ref.streams`), all on one, or by way of something else altogether. What lies
+above it does not know.
 
 (Poison, which no user asks for, goes to its queue directly.)
 """
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import torch
 
 from torch_spyre_ref import backend
-from torch_spyre_ref.runtime import EventSignal, EventWait, Operation, Queue
+from torch_spyre_ref.runtime import Operation, Place, Queue
 
 if TYPE_CHECKING:
     from torch_spyre_ref.launch import Job
@@ -28,19 +29,17 @@ class Slot:
     """A correction slot of a job on a card, and who was last patched from it.
 
     ``queue`` and ``ticket`` name the last operation of that launch; the launch that comes next may
-    write the slot when it is over. ``read`` is for a submission that signals this by an event of
-    its own: it is kept for the next launch, and nobody else looks at it.
+    write the slot when it is over.
     """
 
-    __slots__ = ("number", "queue", "read", "ticket")
+    __slots__ = ("number", "queue", "ticket")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.queue: Queue | None = None
         self.ticket = 0
-        self.read: EventSignal | None = None
 
-    def reader(self) -> tuple[Queue, int] | None:
+    def reader(self) -> Place | None:
         """The queue and ticket of the launch that may still read the slot."""
         if self.queue is None or self.queue.is_over(self.ticket):
             return None
@@ -51,9 +50,9 @@ class BoundLaunch(NamedTuple):
     """One launch, bound to its arguments and lowered, but not enqueued.
 
     ``preparation`` packs ``patch``, the correction slot's bytes, and brings them to ``slot``; it
-    touches nothing else on the card. ``compute`` is the rest, in order: the program's run, and what
-    comes before and after it in the job's memory. Both are prepared for the card and may be
-    submitted to any of its queues, each of them once.
+    touches nothing else on the card. It goes to queue ``prepared_on``, which was asked for before:
+    its staging buffer is free in the order of that queue, and of no other. ``compute`` is the rest,
+    in order: the program's run, and what comes before and after it in the job's memory.
 
     ``args`` and ``scalars`` are what ``patch`` was packed from, in the order of
     ``job.artifact.spec``; ``device_range(arg)`` says where an argument lies and how large it is.
@@ -65,6 +64,7 @@ class BoundLaunch(NamedTuple):
     patch: bytes
     args: Sequence[torch.Tensor]
     scalars: Sequence[int | float]
+    prepared_on: Queue
     preparation: Sequence[Prepared]
     compute: Sequence[Prepared]
 
@@ -77,34 +77,41 @@ class BoundLaunch(NamedTuple):
 class Submission(Protocol):
     """How operations reach the queues.
 
-    ``queue`` is the one that the caller's work goes to. Both methods return a ticket of *that*
-    queue: when it is over, all that was handed over is, and memory that it used is free. Both raise
-    as :meth:`Queue.submit` does, and then nothing more of what was handed over is enqueued.
+    ``queue`` is the one that the caller's work goes to. ``transfer`` and ``launch`` return a ticket
+    of *that* queue: when it is over, all that was handed over is, and memory that it used is free.
+    Both raise as :meth:`Queue.submit` does, and then nothing more of what was handed over is
+    enqueued.
     """
 
     def transfer(self, queue: Queue, operation: Operation, label: str = "") -> int:
         """Enqueue one copy, fill or load, or an event that orders two of them."""
         ...
 
+    def prepares_on(self, queue: Queue) -> Queue:
+        """Where the next launch on ``queue`` is to be prepared."""
+        ...
+
     def launch(self, queue: Queue, bound: BoundLaunch) -> int:
-        """Enqueue a launch: preparation, then compute, and none of it before the slot is free."""
+        """Enqueue a launch: preparation, then compute. Only packing may begin before the slot is
+        free."""
         ...
 
 
 class OneQueue:
-    """Everything goes to the caller's queue, in order: the topology that the package ships."""
+    """Everything goes to the caller's queue, in order."""
 
     def transfer(self, queue: Queue, operation: Operation, label: str = "") -> int:
         """See :class:`Submission`."""
         return queue.submit(operation, label)
 
+    def prepares_on(self, queue: Queue) -> Queue:
+        """See :class:`Submission`."""
+        return queue
+
     def launch(self, queue: Queue, bound: BoundLaunch) -> int:
         """See :class:`Submission`. Only a reader on another queue has to be waited for."""
-        if bound.slot.queue is not queue and (reader := bound.slot.reader()) is not None:
-            read = EventSignal()
-            reader[0].submit(read)
-            queue.submit(EventWait(read))
-        return queue.submit_prepared((*bound.preparation, *bound.compute), bound.label)
+        steps = (*bound.preparation, *bound.compute)
+        return queue.submit_prepared(steps, bound.label, after=bound.slot.reader())
 
 
 def transfer(queue: Queue, operation: Operation, label: str = "") -> int:

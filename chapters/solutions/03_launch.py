@@ -7,7 +7,6 @@
 """
 
 from torch_spyre_ref.emulator.assembly import Assembler
-from torch_spyre_ref.emulator.program import encode
 from torch_spyre_ref.runtime import QueueError
 from torch_spyre_ref.spyrecode import Argument, Dimension, LaunchSpec, Scalar, write_artifact
 from torch_spyre_ref.submission import OneQueue
@@ -28,7 +27,7 @@ def axpy_artifact(directory):
     alpha = asm.float_symbol()
     n = asm.dimension("n", length)
     x, y = asm.argument("x", "float32"), asm.argument("y", "float32")
-    result = asm.load(x, {n: x_step}) * alpha + asm.load(y, {n: y_step})
+    result = alpha * asm.load(x, {n: x_step}) + asm.load(y, {n: y_step})
     asm.store(y, {n: y_step}, result)
     spec = LaunchSpec.of(
         [
@@ -38,14 +37,14 @@ def axpy_artifact(directory):
         [Dimension("n", 0, 4096), Dimension("x_step", 0, 4096), Dimension("y_step", 1, 4096)],
         [Scalar("alpha", "float")],
     )
-    write_artifact(directory, encode(asm.assemble()), spec, name="axpy")
+    write_artifact(directory, asm.assemble(), spec, name="axpy")
 
 
 # 3. Open. One operation instead of three, when nothing changed. What was remembered can be wrong in
 # two ways. A slot belongs to one load of a job: after an eviction there are new ones, of which nothing
 # is known, and nothing is found. And a transfer can be dropped, by an error before it or by `reset`.
 # While the launch that filled the slot is still pending that is no matter: what drops it drops this
-# one too, which comes later in the same queue, or waits for that one by the event that `OneQueue`
+# one too, which comes later in the same queue, or after that one by the edge that `OneQueue`
 # adds. When it is over, its queue is asked whether it was done. The barrier is not needed where the
 # slot has held these very bytes since before the submission; but whether it has, or the transfer is
 # still on its way, nobody below the queue can tell. So it stays up.

@@ -19,7 +19,7 @@ from torch_spyre_ref.emulator import CardSpec, Chunk, CompositeAddress, Memory
 from torch_spyre_ref.emulator.assembly import Assembler, Axis
 from torch_spyre_ref.emulator.program import (
     FORMATS,
-    Patch,
+    Location,
     Program,
     decode,
     encode,
@@ -43,21 +43,21 @@ class Card:
             self.memory.attach(region, region_bytes)
         self._free = 0
 
-    def place(self, array: Array, region: int = 0) -> Patch:
+    def place(self, array: Array, region: int = 0) -> Location:
         """Put the bytes of ``array`` on the card, dense; returns where."""
         nbytes = max(array.nbytes, 1)
         start = self._free
         self._free += -(-nbytes // 128) * 128
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         self.memory.region(region)[start : start + array.nbytes] = data
-        return Patch(CompositeAddress((Chunk(region, start, nbytes),)), 0)
+        return Location(CompositeAddress((Chunk(region, start, nbytes),)), 0)
 
-    def room(self, count: int, dtype: Any) -> Patch:
+    def room(self, count: int, dtype: Any) -> Location:
         """Space for ``count`` elements, filled with 0xFF."""
         nbytes = count * np.dtype(dtype).itemsize
         return self.place(np.full(nbytes, 0xFF, np.uint8))
 
-    def read(self, patch: Patch, dtype: Any) -> Array:
+    def read(self, patch: Location, dtype: Any) -> Array:
         """All elements at ``patch``, in a new array."""
         address = patch.address
         pieces = [
@@ -71,7 +71,7 @@ class Card:
     def run(
         self,
         program: Program,
-        patches: Sequence[Patch],
+        patches: Sequence[Location],
         symbols: Sequence[int | float] = (),
         spec: CardSpec | None = None,
         job: CompositeAddress | None = None,

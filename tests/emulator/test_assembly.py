@@ -37,7 +37,7 @@ def test_ten_lines_add_two_views() -> None:
 def test_the_text_of_a_program() -> None:
     assert disassemble(add_views()) == (
         """\
-program add: 3 addresses, 0 symbols
+program add: 3 addresses, 0 numbers
   a  float16   address 0
   b  float16   address 1
   c  float16   address 2
@@ -150,3 +150,56 @@ def test_what_is_gathered_along_a_long_tile_makes_the_tile_shorter_and_not_an_er
     taken = asm.load(table, {columns: 1}, indices=[(asm.index(rows), 0, 1 << 12)])
     asm.store(out, {rows: 1 << 12, columns: 1}, taken)
     assert asm.assemble().stages
+
+
+def test_a_number_may_stand_on_either_side_of_a_value() -> None:
+    asm = Assembler("sides")
+    n, factor = asm.dimension("n", 4), asm.float_symbol()
+    x, out = asm.argument("x", "float32"), asm.argument("out", "float32")
+    value = asm.load(x, {n: 1})
+    asm.store(out, {n: 1}, (factor * value) + (factor + value) + (factor - value) + factor / value)
+    text = disassemble(asm.assemble())
+    for line in ("multiply s0, v0", "add s0, v0", "subtract s0, v0", "divide s0, v0"):
+        assert line in text
+
+
+def test_a_value_cannot_be_rounded_down_by_an_operator() -> None:
+    asm = Assembler("rounded")
+    n, size = asm.dimension("n", 4), asm.size_symbol()
+    value = asm.load(asm.argument("x", "float32"), {n: 1})
+    with pytest.raises(TypeError, match=r"unsupported operand.* 'Scalar' and 'Wire'"):
+        size // value  # type: ignore[operator]
+    with pytest.raises(TypeError, match=r"unsupported operand.* 'Scalar' and 'Wire'"):
+        size % value  # type: ignore[operator]
+
+
+def test_arithmetic_on_floats_is_refused_where_it_is_written() -> None:
+    asm = Assembler("doubled")
+    with pytest.raises(ProgramError, match=r"multiply of a float.*apply it to a value"):
+        asm.float_symbol() * 2
+    with pytest.raises(ProgramError, match=r"add of a float.*apply it to a value"):
+        asm.size_symbol() + asm.number(0.5)
+
+
+def test_a_value_that_leaves_its_pass_is_named_with_its_axis() -> None:
+    asm = Assembler("centre")
+    n = asm.dimension("n", 4)
+    x, out = asm.argument("x", "float32"), asm.argument("out", "float32")
+    with asm.stream(n):
+        total = asm.reduce("sum", asm.load(x, {n: 1}))
+    asm.store(out, {n: 1}, asm.load(x, {n: 1}) - total)
+    with pytest.raises(
+        ProgramError, match=r"value 2 cannot vary along n.*does not stream.*asm.stage\(\)"
+    ):
+        asm.assemble()
+
+
+def test_a_value_that_is_used_in_another_pass_is_named_with_its_axis() -> None:
+    asm = Assembler("outside")
+    n = asm.dimension("n", 4)
+    x, out = asm.argument("x", "float32"), asm.argument("out", "float32")
+    with asm.stream(n):
+        value = asm.load(x, {n: 1})
+    asm.store(out, {n: 1}, value)
+    with pytest.raises(ProgramError, match=r"value 0 varies along n, which pass 1 does not stream"):
+        asm.assemble()

@@ -15,7 +15,7 @@ from tests.emulator.test_program_reductions import softmax
 from torch_spyre_ref.emulator import Chunk, CompositeAddress, RegionFaultError
 from torch_spyre_ref.emulator.assembly import Assembler
 from torch_spyre_ref.emulator.program import (
-    Patch,
+    Location,
     Program,
     ProgramError,
     decode,
@@ -168,7 +168,7 @@ def test_the_layout_of_a_slot_is_little_endian_and_fixed() -> None:
     assert descriptor[32:56].hex() == "01".ljust(16, "0") + "02".ljust(16, "0") + "0010".ljust(
         16, "0"
     )
-    slot = pack_slot([Patch(address, 0)], [-1, 1.0])
+    slot = pack_slot([Location(address, 0)], [-1, 1.0])
     assert len(slot) == slot_bytes(1, 2) == 384
     assert slot[256:272].hex() == "ff" * 8 + "000000000000f03f"
 

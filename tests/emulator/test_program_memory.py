@@ -23,7 +23,7 @@ from torch_spyre_ref.emulator.assembly import Assembler
 from torch_spyre_ref.emulator.program import (
     FORMATS,
     IndexFaultError,
-    Patch,
+    Location,
     ProgramError,
     decode,
     encode,
@@ -90,8 +90,8 @@ def test_an_address_of_several_chunks_is_walked_as_one(
     dims = axes(asm, shape)
     a, b = asm.argument("a", format), asm.argument("b", format)
     asm.store(b, along(dims, (5, 1)), asm.load(a, along(dims, view.strides), view.offset))
-    back = Patch(CompositeAddress((Chunk(0, 8192, 20 * size),)), 0)
-    card.run(asm.assemble(), [Patch(address, 0), back])
+    back = Location(CompositeAddress((Chunk(0, 8192, 20 * size),)), 0)
+    card.run(asm.assemble(), [Location(address, 0), back])
     assert card.read(back, FORMATS[format].stored).tobytes() == view.of(values).tobytes()
     # And the other way: into the chunks, from dense memory.
     distinct = data.draw(views(shape, distinct=True).filter(lambda v: v.length <= length))
@@ -99,10 +99,10 @@ def test_an_address_of_several_chunks_is_walked_as_one(
     dims = axes(asm, shape)
     a, b = asm.argument("a", format), asm.argument("b", format)
     asm.store(a, along(dims, distinct.strides), asm.load(b, along(dims, (5, 1))), distinct.offset)
-    card.run(asm.assemble(), [Patch(address, 0), back])
+    card.run(asm.assemble(), [Location(address, 0), back])
     expected = values.copy()
     distinct.of(expected)[...] = card.read(back, FORMATS[format].stored).reshape(shape)
-    assert card.read(Patch(address, 0), FORMATS[format].stored).tobytes() == expected.tobytes()
+    assert card.read(Location(address, 0), FORMATS[format].stored).tobytes() == expected.tobytes()
 
 
 def test_a_view_begins_at_the_byte_of_its_patch() -> None:
@@ -114,7 +114,7 @@ def test_a_view_begins_at_the_byte_of_its_patch() -> None:
     a, b = asm.argument("a", "int16"), asm.argument("b", "int16")
     asm.store(b, {n: 1}, asm.load(a, {n: 3}))
     program = asm.assemble()
-    card.run(program, [Patch(place.address, 40), out])
+    card.run(program, [Location(place.address, 40), out])
     assert card.read(out, np.int16).tolist() == list(range(20, 50, 3))
 
 
@@ -276,8 +276,8 @@ def test_the_footprint_is_known_before_the_run() -> None:
     asm.store(b, {n: 1}, asm.load(a, {n: 5}, 2))
     executable = decode(encode(asm.assemble()))
     patches = [
-        Patch(CompositeAddress((Chunk(0, 0, 64),)), 4),
-        Patch(CompositeAddress((Chunk(1, 32, 8),)), 0),
+        Location(CompositeAddress((Chunk(0, 0, 64),)), 4),
+        Location(CompositeAddress((Chunk(1, 32, 8),)), 0),
     ]
     reads, writes = executable.footprint(pack_slot(patches))
     assert [r.footprint() for r in reads] == [[(0, 8, 40)]]

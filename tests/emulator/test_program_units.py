@@ -14,7 +14,7 @@ from tests.emulator.test_program_reductions import softmax
 from torch_spyre_ref.emulator import CardSpec, philox
 from torch_spyre_ref.emulator.assembly import Assembler
 from torch_spyre_ref.emulator.program import (
-    Patch,
+    Location,
     Program,
     ProgramError,
     ScratchpadError,
@@ -207,7 +207,7 @@ def test_held_rows_that_outgrow_their_place_at_launch_are_refused() -> None:
 
 def test_time_is_the_fill_and_then_the_slowest_unit() -> None:
     program = add(1 << 20, tile=1 << 18)
-    patches = [Patch(Card(1 << 25).room(1 << 20, np.int32).address, 0)] * 3
+    patches = [Location(Card(1 << 25).room(1 << 20, np.int32).address, 0)] * 3
     patched = decode(encode(program)).patch(pack_slot(patches))
     (cost,) = patched.costs
     spec = CardSpec()

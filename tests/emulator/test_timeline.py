@@ -146,3 +146,16 @@ def test_every_pipeline_has_a_colour() -> None:
     bench = Bench()
     names = {pipe.name for pipe in vars(bench.card.card.pipelines).values()}
     assert names < set(PALETTE)
+
+
+def test_a_mark_with_a_label_is_named_beside_it() -> None:
+    def mark(start: int, label: str) -> Record:
+        return Record(0, 0, "", "control", "fetch", label, start, start, start, 0, 0, False)
+
+    wait = mark(0, "")._replace(end=1000)
+    root = ElementTree.fromstring(gantt([wait, mark(100, "early"), mark(900, "late")]).svg())
+    bars = [float(bar.get("x") or 0) for bar in root.findall(f"{SVG}rect")][1:]
+    names = {text.text: text for text in root.iter(f"{SVG}text")}
+    assert (names["early"].get("text-anchor"), names["late"].get("text-anchor")) == ("start", "end")
+    assert bars[0] < float(names["early"].get("x") or 0) < bars[0] + 12
+    assert bars[1] - 12 < float(names["late"].get("x") or 0) < bars[1]

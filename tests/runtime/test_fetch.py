@@ -12,7 +12,7 @@ import pytest
 
 from tests.runtime.bench import SPEC, Bench, idle
 from torch_spyre_ref.emulator.assembly import Assembler
-from torch_spyre_ref.emulator.program import Patch, ProgramError, encode, pack_slot
+from torch_spyre_ref.emulator.program import Location, ProgramError, encode, pack_slot
 from torch_spyre_ref.runtime import H2D, EventSignal, EventWait, Execute, Queue
 
 COUNT, NBYTES = 32, 128
@@ -49,7 +49,7 @@ class Programmed(Bench):
     def patch(self, x: int) -> bytes:
         """What sends ``x`` doubled to result ``x``."""
         places = (DATA + x * NBYTES, DATA + (x + 8) * NBYTES)
-        return pack_slot([Patch(self.address, start) for start in places])
+        return pack_slot([Location(self.address, start) for start in places])
 
     def transfer(self, x: int, slot: int = 0) -> H2D:
         data = self.patch(x)

@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.spyrecode.samples import PROGRAM, SPEC, specs
+from torch_spyre_ref.emulator.assembly import Assembler
+from torch_spyre_ref.emulator.program import encode
 from torch_spyre_ref.spyrecode import (
     Allocate,
     Argument,
@@ -181,3 +183,12 @@ def test_what_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
     refused(r"dtype: \"complex64\"; expected one of bool, uint8", spec=LaunchSpec.of([complex_]))
     unread = LaunchSpec.of([], [Dimension("n", 0, 1)])
     refused(r"dimensions\[0\]: no size or stride is this symbol alone", spec=unread)
+
+
+def test_a_program_is_written_as_its_bytes(tmp_path: Path) -> None:
+    asm = Assembler("copy")
+    n = asm.dimension("n", 4)
+    x, out = asm.argument("x", "float32"), asm.argument("out", "float32")
+    asm.store(out, {n: 1}, asm.load(x, {n: 1}))
+    program = asm.assemble()
+    assert write_artifact(tmp_path / "copy", program, LaunchSpec.of([])).program == encode(program)

@@ -172,3 +172,32 @@ def test_a_spec_is_a_value() -> None:
     assert hash(replace(SPEC)) == hash(SPEC)
     SPEC.check(tensors(), SCALARS, card=0)
     assert replace(SPEC, scalars=()) != SPEC
+
+
+def test_a_shape_of_one_axis_is_shown_as_a_tuple() -> None:
+    spec = LaunchSpec.of([Argument("x", "input", "float32", (1024,), (1,))])
+    assert str(spec) == "input x float32 (1024,)"
+    with pytest.raises(LaunchMismatchError, match=r"shape \(7,\) was given; expected \(1024,\)\."):
+        spec.check([described("float32", (7,), (1,))], card=0)
+
+
+class Dtype:
+    """As torch's, which are no text."""
+
+    def __repr__(self) -> str:
+        return "torch.float32"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "strides", "expected"),
+    [
+        (Dtype(), (4,), (1,), "'x': dtype torch.float32 was given; expected its name"),
+        ("float32", 4, (1,), r"'x': shape 4 was given; expected a tuple, one entry for each axis"),
+        ("float32", (4,), [1], r"'x': strides \[1\] was given; expected a tuple"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_refused_where_it_is_written(
+    dtype: Any, shape: Any, strides: Any, expected: str
+) -> None:
+    with pytest.raises(TypeError, match=expected):
+        Argument("x", "input", dtype, shape, strides)

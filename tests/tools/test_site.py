@@ -98,6 +98,13 @@ def test_the_landing_page_leads_to_every_chapter() -> None:
     assert [c.name for c in chapters(ROOT) if f"(chapters/{c.slug}.md)" not in landing] == []
 
 
+def test_a_figure_shows_its_title_and_a_reader_hears_it_once() -> None:
+    svg = '<svg role="img"><title>Copies &amp; runs</title><rect><title>one</title></rect></svg>'
+    drawn = render.figure(svg, "cell-004-0")
+    assert drawn.count('<p class="caption" aria-hidden="true">Copies &amp; runs</p>') == 1
+    assert "caption" not in render.figure("<svg/>", "cell-004-0")
+
+
 def test_two_figures_on_a_page_share_no_id() -> None:
     svg = (
         '<svg aria-labelledby="t"><title id="t">x</title><use href="#t"/><g mask="url(#t)"/></svg>'

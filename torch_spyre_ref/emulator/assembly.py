@@ -38,6 +38,7 @@ from torch_spyre_ref.emulator.program.model import (
     Stage,
     Value,
 )
+from torch_spyre_ref.emulator.program.numbers import is_float
 from torch_spyre_ref.emulator.program.units import OPS, result_format
 from torch_spyre_ref.emulator.spec import CardSpec
 
@@ -50,18 +51,28 @@ class Scalar:
     entry: int
 
     def __add__(self, other: Amount) -> Scalar:
+        if isinstance(other, Wire):  # which knows what to do
+            return NotImplemented
         return self.asm.arithmetic("add", self, other)
 
     def __sub__(self, other: Amount) -> Scalar:
+        if isinstance(other, Wire):
+            return NotImplemented
         return self.asm.arithmetic("subtract", self, other)
 
     def __mul__(self, other: Amount) -> Scalar:
+        if isinstance(other, Wire):
+            return NotImplemented
         return self.asm.arithmetic("multiply", self, other)
 
     def __floordiv__(self, other: Amount) -> Scalar:
+        if isinstance(other, Wire):
+            return NotImplemented
         return self.asm.arithmetic("floor_divide", self, other)
 
     def __mod__(self, other: Amount) -> Scalar:
+        if isinstance(other, Wire):
+            return NotImplemented
         return self.asm.arithmetic("modulo", self, other)
 
     __radd__ = __add__
@@ -193,7 +204,13 @@ class Assembler:
 
     def arithmetic(self, op: str, a: Amount, b: Amount) -> Scalar:
         """An operation that the scalar unit does on two integers at fetch."""
-        return self._number(Number(op, self.number(a).entry, self.number(b).entry))
+        entries = self.number(a).entry, self.number(b).entry
+        if any(is_float(self._numbers[entry]) for entry in entries):
+            raise ProgramError(
+                f"{op} of a float in program {self.name!r}: the scalar unit works on integers; "
+                "apply it to a value, as in load(...) * factor, or pass the result at launch"
+            )
+        return self._number(Number(op, *entries))
 
     def _number(self, number: Number) -> Scalar:
         # By their text: as keys 0.0 and -0.0 are one.

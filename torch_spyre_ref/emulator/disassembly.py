@@ -45,7 +45,7 @@ class _Text:
 
     def lines(self) -> Iterator[str]:
         program = self.program
-        yield f"program {program.name}: {program.addresses} addresses, {program.symbols} symbols"
+        yield f"program {program.name}: {program.addresses} addresses, {program.symbols} numbers"
         width = max((len(o.name) for o in program.operands), default=0)
         for operand in program.operands:
             where = (

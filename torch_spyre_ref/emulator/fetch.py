@@ -3,9 +3,8 @@
 
 A program is fetched together with its correction slot, all at once: from then on nothing that is
 written to either matters. The unit fetches as soon as the program before has left the buffer, that
-is when it has started, and looks at no queue: a patch that is still on its way is missed. Only the
-dispatch unit, which starts programs, can hold a fetch back, by a barrier, until the program's own
-start.
+is when it has started, and looks at no queue: a patch that is still on its way is missed. Only a
+barrier in the dispatch itself can hold its fetch back, until the program's own start.
 """
 
 from collections.abc import Sequence
@@ -86,6 +85,7 @@ class Dispatch:
             self.patched = self.unit.executables.fetch(*self.source)
         except Exception as error:  # kept for the queue: whoever moved the clock is not at fault
             self.wrong = error.with_traceback(None)  # its frames lead to a caller's tensors
+            error.__context__ = None  # and so do those of what it came from
 
 
 # Fetch one program after another

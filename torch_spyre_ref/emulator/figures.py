@@ -101,8 +101,9 @@ def gantt(
 ) -> Drawing:
     """A Gantt chart of ``records``: a row for each pipeline in use, the clock to the right.
 
-    What needs no pipeline is drawn as host callbacks (``host``) and as marks (``control``). The
-    axis reaches at least to ``until`` virtual ns, so that two charts can have one scale.
+    What needs no pipeline is drawn as host callbacks (``host``) and as marks (``control``), which
+    have their labels beside them. The axis reaches at least to ``until`` virtual ns, so that two
+    charts can have one scale.
     """
     shown = list(records)
     rows = sorted({(r.card, _ROWS.index(r.pipeline)) for r in shown})
@@ -125,6 +126,11 @@ def gantt(
         drawing.box(x, y, width, _BAR, "bad" if r.failed else r.pipeline, _hint(r))
         if r.label and width > 7 * len(r.label):
             drawing.text(x + width / 2, y + 12, r.label, "middle", small=True)
+        elif r.label and r.pipeline == "control":
+            is_early = x < (_LEFT + WIDTH) / 2
+            drawing.text(
+                x + (6 if is_early else -5), y + 12, r.label, "start" if is_early else "end"
+            )
     return drawing
 
 

@@ -23,6 +23,10 @@ from torch_spyre_ref.spyrecode import Artifact, ComputeOnDevice, ComputeOnHost, 
 
 if TYPE_CHECKING:
     from torch_spyre_ref.launch import Job
+    from torch_spyre_ref.submission import BoundLaunch, Submission
+
+Queues = tuple[Queue, Queue]
+"""Where a launch computes, and where it is prepared."""
 
 
 # --8<-- [start:patch]
@@ -69,23 +73,39 @@ def preparation_steps(artifact: Artifact) -> int:
 class Lane:
     """All that launches through one slot enqueue, with staging buffers of their own.
 
-    Whoever launches next on the same queue may use them: a callback fills them in queue order. On
-    another queue they may be used when the last launch through here is over.
+    Whoever prepares and launches next on the same queues may use them: a callback fills them in
+    queue order. On other queues they may be used when the last launch through here is over.
     """
 
-    def __init__(self, job: Job, memory: JobMemory, slot: int, queue: Queue) -> None:
-        self.queue, self.ticket = queue, 0
+    def __init__(self, job: Job, memory: JobMemory, slot: int, queues: Queues) -> None:
+        self._queues, self._ticket = queues, 0
         self._job, self._memory, self._slot = job.artifact, memory, slot
         self._shift = job.shift
         self._staging = job.programs.staging
         self._buffers: dict[int, Bytes] = {}
-        steps = [self._step(step, queue) for step in job.artifact.execution]
+        steps = [self._step(step, queues[0]) for step in job.artifact.execution]
         first = preparation_steps(job.artifact)
         self._preparation, self._compute = steps[:first], steps[first:]
 
-    def is_free(self, queue: Queue) -> bool:
-        """Whether a launch on ``queue`` may use it."""
-        return self.queue is queue or self.queue.is_over(self.ticket)
+    def is_free(self, queues: Queues) -> bool:
+        """Whether a launch that is prepared on the second of two queues may use it."""
+        return self._queues == queues or self._queues[0].is_over(self._ticket)
+
+    def launch(self, submission: Submission, queue: Queue, bound: BoundLaunch) -> int:
+        """Enqueue a launch that was bound here; the ticket of its last operation.
+
+        If only part of it could be enqueued, waits until that is over: nobody else knows of it.
+        """
+        try:
+            ticket = submission.launch(queue, bound)
+        except BaseException:
+            bound.prepared_on.settle()
+            queue.settle()
+            raise
+        self._queues = queue, bound.prepared_on
+        self._ticket = bound.slot.ticket = ticket
+        bound.slot.queue = queue
+        return ticket
 
     def bind(
         self, patch: bytes, how: dict[str, Any]

@@ -77,7 +77,7 @@ def reset(device: torch.device | int | str | None = None) -> None:
 
 @contextmanager
 def preparation_stream(on: bool = True) -> Iterator[None]:
-    """In the block, prepare launches on a second queue of their stream, or do not.
+    """In the block, prepare launches on a second queue of a busy stream, as by default, or do not.
 
     It holds for all threads and cards, which it waits for on the way in and out. Results are the
     same either way, times are not.

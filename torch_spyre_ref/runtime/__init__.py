@@ -19,8 +19,9 @@ from torch_spyre_ref.runtime.operations import (
     HostCallback,
     Operation,
 )
+from torch_spyre_ref.runtime.pending import Pending
 from torch_spyre_ref.runtime.pinned import PinnedBuffer, PinnedMemory
-from torch_spyre_ref.runtime.queues import Pending, Queue
+from torch_spyre_ref.runtime.queues import Place, Queue
 from torch_spyre_ref.runtime.staging import STAGING_BYTES, StagingPool
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "Pending",
     "PinnedBuffer",
     "PinnedMemory",
+    "Place",
     "Prepared",
     "Queue",
     "QueueError",

@@ -10,6 +10,7 @@ is over, none that follows from other waits.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_spyre_ref.runtime.events import Event
@@ -19,7 +20,8 @@ from torch_spyre_ref.runtime.vector_clocks import Order
 
 # Say what an edge is
 if TYPE_CHECKING:
-    from torch_spyre_ref.runtime.queues import Pending, Queue
+    from torch_spyre_ref.runtime.pending import Pending
+    from torch_spyre_ref.runtime.queues import Queue
 
 
 class Edge(NamedTuple):
@@ -72,7 +74,7 @@ class Watch:
     """What pending work touches, looked at only while two of a card's ``queues`` are busy.
 
     A queue that has all the pending work is ``alone``: what it has pending is taken in when another
-    queue comes.
+    queue comes. With it is whatever works for it.
     """
 
     def __init__(self, queues: Sequence["Queue"]) -> None:
@@ -89,24 +91,29 @@ class Watch:
         """Whether any other queue is busy. Asked now and then: to be wrong costs only time."""
         self._taken -= 1
         if self.alone is not None or self._taken < 0:
-            others = [other for other in self._queues if other is not queue and other.is_busy]
-            if not others:
+            self.look()
+            us = queue.works_for
+            if not any(other.is_busy and other.works_for is not us for other in self._queues):
                 self._touched.clear()
-                self.alone = queue
+                self.alone = us
                 return False
-            self._take_in(others)
+            self._touched.forget(is_over)
+            self._taken = max(64, len(self._touched))
         return True
 
-    def _take_in(self, others: Sequence["Queue"]) -> None:
-        """Drop what is over; what was enqueued by who was alone until now is looked at now."""
-        if self.alone is not None:
-            for other in others:
-                for entry in other.pending():
-                    access = Access(entry.ticket, other)
-                    conflicts(self._touched, footprint(entry.operation, entry.work), access)
-            self.alone = None
-        self._touched.forget(is_over)
-        self._taken = max(64, len(self._touched))
+    def look(self) -> None:
+        """Take in what was enqueued by who was alone until now, in the order in which it was."""
+        alone, self.alone = self.alone, None
+        if alone is not None:
+            queues = [queue for queue in self._queues if queue.works_for is alone]
+            pending = [(one.ticket, queue, one) for queue in queues for one in queue.pending()]
+            for _, queue, entry in sorted(pending, key=itemgetter(0)):
+                self.take_in(queue, entry)
+
+    def take_in(self, queue: "Queue", entry: "Pending") -> None:
+        """Take in an operation that was enqueued before."""
+        access = Access(entry.ticket, queue)
+        conflicts(self._touched, footprint(entry.operation, entry.work), access)
 
 
 # Derive the edges of a card
@@ -124,8 +131,20 @@ class Hazards(Watch):
 
     def waits(self, queue: "Queue", ticket: int, event: Event) -> None:
         """Operation ``ticket`` of ``queue`` waits for ``event``: an order like any other."""
-        if event.queue is not None and event.ticket is not None:
-            self._order.wait(queue, ticket, event.queue, event.ticket)
+        if not self.on or event.queue is None or event.ticket is None:
+            return
+        if queue.works_for is not self.alone:
+            self.look()
+        elif event.queue.works_for is self.alone:
+            return  # taken in with all that is pending, if ever
+        self._order.wait(queue, ticket, event.queue, event.ticket)
+
+    def take_in(self, queue: "Queue", entry: "Pending") -> None:
+        """Take in an operation that was enqueued before, and what it waits for."""
+        for event in queue.line.awaited(entry):
+            if event.queue is not None and event.ticket is not None:
+                self._order.wait(queue, entry.ticket, event.queue, event.ticket)
+        super().take_in(queue, entry)
 
     def submitted(self, queue: "Queue", entry: "Pending") -> Sequence[Event]:
         """The events that an operation of a queue that is not alone has to wait for."""

@@ -18,7 +18,7 @@ from torch_spyre_ref.emulator.operands import DeviceRange
 from torch_spyre_ref.emulator.walk import locate
 
 if TYPE_CHECKING:
-    from torch_spyre_ref.runtime.queues import Pending
+    from torch_spyre_ref.runtime.pending import Pending
 
 
 class Initcheck:

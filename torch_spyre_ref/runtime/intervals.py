@@ -9,7 +9,7 @@ derived edges, which add the order that is missing, and racecheck, which reports
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -77,6 +77,12 @@ class _Space:
             at, index = runs[at].stop, index + 1
         return found
 
+    def writers(self, start: int, stop: int) -> list[Access]:
+        """The last writer of each run that has bytes of ``[start, stop)``, where it has one."""
+        index = max(bisect_right(self.starts, start) - 1, 0)
+        runs = (self.runs[at] for at in self.starts[index : bisect_left(self.starts, stop)])
+        return [run.writer for run in runs if run.writer is not None and run.stop > start]
+
     def join(self, start: int, runs: Sequence[_Run]) -> _Run:
         """Make one run of ``runs``, which follow one another from ``start``."""
         first = runs[0]
@@ -128,6 +134,12 @@ class IntervalMap:
                 found.append(("WAW", run.writer))
         space.join(start, runs).writer = access
         return found
+
+    def writers(self, interval: Interval) -> list[Access]:
+        """The last writers of the bytes of an interval; nobody is taken in."""
+        name, start, stop = interval
+        space = self._spaces.get(name)
+        return [] if space is None else space.writers(start, stop)
 
     def forget(self, is_over: Callable[[Access], bool]) -> None:
         """Drop the accesses that nobody needs to come after any more, and runs without any."""

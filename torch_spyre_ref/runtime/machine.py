@@ -22,6 +22,7 @@ from torch_spyre_ref.runtime.pinned import PinnedMemory
 from torch_spyre_ref.runtime.queues import Queue, Shared
 from torch_spyre_ref.runtime.sanitizer import Sanitizer
 from torch_spyre_ref.runtime.staging import StagingPool
+from torch_spyre_ref.runtime.unwritten import Unwritten
 from torch_spyre_ref.runtime.vector_clocks import Order
 
 MakeHazards = Callable[[Sequence[Queue]], Hazards]
@@ -36,27 +37,36 @@ class AttachedCard:
     def __init__(self, card: Card, shared: Shared, hazards: MakeHazards) -> None:
         self.index, self.card, self._shared = card.index, card, shared
         self.queues: list[Queue] = []
-        self.hazards = hazards(self.queues)
+        self.hazards, self._unwritten = hazards(self.queues), Unwritten()
         self._companions: dict[Queue, Queue] = {}
         self.default_queue = self.new_queue()
 
     def new_queue(self, priority: int = 0, name: str = "") -> Queue:
         """One more queue; lower ``priority`` numbers get a contended pipeline first."""
+        return self._new_queue(priority, name)
+
+    def _new_queue(self, priority: int, name: str, works_for: Queue | None = None) -> Queue:
         with self._shared.clock:
             name = name or f"{self.index}.{len(self.queues)}"
-            self.queues.append(Queue(name, self.card, self._shared, self.hazards, priority))
+            parts = self._shared, self.hazards, self._unwritten
+            self.queues.append(Queue(name, self.card, *parts, priority, works_for))
             return self.queues[-1]
 
     def companion(self, queue: Queue) -> Queue:
         """A second queue that belongs to ``queue``, one of this card's, and works for it alone.
 
+        Whoever uses it orders the two, by ``after`` or events: they count as one where edges are
+        derived, and none is looked for while no third queue is busy.
         Only that one learns of its errors, by the events that it waits for: ``synchronize`` does
         not raise them a second time.
         """
+        return self._companions.get(queue) or self._new_companion(queue)
+
+    def _new_companion(self, queue: Queue) -> Queue:
         with self._shared.clock:
             if queue not in self._companions:
                 name = f"{queue.name} preparation"
-                self._companions[queue] = self.new_queue(queue.priority, name)
+                self._companions[queue] = self._new_queue(queue.priority, name, queue)
             return self._companions[queue]
 
     def settle(self) -> None:

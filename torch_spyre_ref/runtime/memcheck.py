@@ -19,7 +19,7 @@ from torch_spyre_ref.runtime.operations import Operation
 
 if TYPE_CHECKING:
     from torch_spyre_ref.runtime.lowering import Work
-    from torch_spyre_ref.runtime.queues import Pending
+    from torch_spyre_ref.runtime.pending import Pending
 
 OUT_OF_BOUNDS, USE_AFTER_FREE = "out of bounds", "use after free"
 HANDED_OUT_TWICE, GIVEN_BACK_TWICE = "handed out twice", "given back twice"

@@ -4,50 +4,32 @@ An operation starts when the one before it is complete, the event it waits for h
 pipeline is free. Nothing moves between calls: pending work waits in a deque, and only a call that
 moves the clock lets it happen.
 
-The first operation that fails poisons its queue: what was pending is dropped, queues that wait for
-an event among it fail too, later submissions are refused, and the error is raised once by
-``synchronize``, ``query`` or ``wait``. ``reset`` makes the queue good again.
+The first operation that fails poisons its queue (:mod:`torch_spyre_ref.runtime.failures`): later
+submissions are refused, and the error is raised once by ``synchronize``, ``query`` or ``wait``
+(:mod:`torch_spyre_ref.runtime.progress`). ``reset`` makes the queue good again.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from torch_spyre_ref.emulator.card import Card
 from torch_spyre_ref.emulator.clock import Clock
 from torch_spyre_ref.emulator.pipelines import Pipeline
 from torch_spyre_ref.emulator.timeline import Timeline
-from torch_spyre_ref.emulator.undisturbed import UNDISTURBED
-from torch_spyre_ref.runtime.callsite import CallSite
 from torch_spyre_ref.runtime.errors import QueueError
 from torch_spyre_ref.runtime.events import Event
+from torch_spyre_ref.runtime.failures import abandon, fail, orphaned
 from torch_spyre_ref.runtime.faults import Faults
 from torch_spyre_ref.runtime.hazards import Hazards
 from torch_spyre_ref.runtime.lowering import Prepared, Rules, Work, lower, new
 from torch_spyre_ref.runtime.operations import Operation
+from torch_spyre_ref.runtime.pending import Line, Pending
 from torch_spyre_ref.runtime.pinned import PinnedMemory
+from torch_spyre_ref.runtime.progress import Progress
 from torch_spyre_ref.runtime.sanitizer import Sanitizer
-
-
-class Pending(NamedTuple):
-    """One enqueued operation."""
-
-    ticket: int
-    submitted: int
-    label: str
-    line: CallSite | None  # where it was enqueued; known under the sanitizer only
-    operation: Operation
-    work: Work
-
-
-class _Lost(NamedTuple):
-    """Operations of a queue, first to last, that were not done, and why."""
-
-    first: int
-    last: int
-    why: str
+from torch_spyre_ref.runtime.unwritten import Unwritten
 
 
 class Shared(NamedTuple):
@@ -62,10 +44,15 @@ class Shared(NamedTuple):
     queue_depth: int
 
 
-class Queue:
+Place = tuple["Queue", int]
+"""An operation: its queue, and its ticket there."""
+
+
+class Queue(Progress):
     """One queue of ``card``; lower ``priority`` numbers get a contended pipeline first.
 
-    Tickets are submission numbers, and those of one queue are over in order.
+    Tickets are submission numbers, and those of one queue are over in order. ``works_for`` is the
+    queue that this one is a companion of, or itself.
     """
 
     def __init__(
@@ -74,24 +61,22 @@ class Queue:
         card: Card,
         shared: Shared,
         hazards: Hazards,
+        unwritten: Unwritten,
         priority: int = 0,
+        works_for: Queue | None = None,
     ) -> None:
-        self.name, self.priority, self._hazards = name, priority, hazards
+        super().__init__(name, shared.clock, shared.sanitizer, card.spec.query_time)
+        self.priority, self.works_for = priority, works_for or self
+        self._hazards, self._unwritten = hazards, unwritten
         self.device = card.index
-        self._card, self._shared, self._clock = card, shared, shared.clock
+        self._card, self._shared = card, shared
         self._control = card.pipelines.control  # signals and waits
         self._host = card.pipelines.host  # host callbacks, which touch no card memory
-        self._sanitizer, self._faults = shared.sanitizer, shared.faults
-        self._submit_time, self._query_time = card.spec.submit_time, card.spec.query_time
-        self._depth = shared.queue_depth
+        self._faults = shared.faults
+        self._submit_time, self._depth = card.spec.submit_time, shared.queue_depth
         self._timeline = shared.timeline
-        self._pending: deque[Pending] = deque()
-        self._last = self._done = 0
-        self._lost: list[_Lost] = []
-        self._held: dict[int, Sequence[Event]] = {}  # what derived edges have operations wait for
-        self._owed: dict[int, Event] = {}  # and what they make others wait for
-        self._failure: tuple[int, BaseException] | None = None
-        self._delivered = self._closed = False
+        self.line = Line()
+        self._pending, self._held, self._owed = self.line.pending, self.line.held, self.line.owed
 
     def submit(self, operation: Operation, label: str = "") -> int:
         """Enqueue ``operation`` and return its ticket. Waits while the queue is full.
@@ -111,15 +96,26 @@ class Queue:
         """
         return operation, lower(self._shared.rules, self._card, self._shared.pinned, operation)
 
-    def submit_prepared(self, operations: Iterable[Prepared], label: str = "") -> int:
-        """Enqueue operations one after the other; the ticket of the last. Raises as ``submit``."""
-        enqueue = self._enqueue
+    def submit_prepared(
+        self, operations: Iterable[Prepared], label: str = "", after: Place | None = None
+    ) -> int:
+        """Enqueue operations one after the other; the ticket of the last. Raises as ``submit``.
+
+        ``after`` names an operation of any queue. The first that is no host callback waits for it,
+        and those behind; if it fails, so do they, and if it was not done, nothing more is enqueued.
+        """
+        enqueue, host = self._enqueue, self._host
         with self._clock:
             for operation, work in operations:
-                ticket = enqueue(operation, work, label)
+                if after is not None and work.pipeline is not host:
+                    ticket, after = enqueue(operation, work, label, after), None
+                else:
+                    ticket = enqueue(operation, work, label)
         return ticket
 
-    def _enqueue(self, operation: Operation, work: Work, label: str) -> int:
+    def _enqueue(
+        self, operation: Operation, work: Work, label: str, after: Place | None = None
+    ) -> int:
         clock, pending, is_checked = self._clock, self._pending, self._sanitizer.on
         if self._faults.planted:
             work = self._faults.submitted(self, operation, work)
@@ -128,23 +124,27 @@ class Queue:
         clock.advance(clock.now if unseen else clock.now + self._submit_time)
         if len(pending) >= self._depth:
             self._make_room()
-        if self._failure is not None or self._closed or pipeline is self._control:
-            self._refuse_unless_good(work)
+        if self.failures.is_bad or self._unwritten.any or pipeline is self._control:
+            self._refuse_unless_good(operation, work)
+        event = self._ordered_after(after) if after is not None else None
         ticket = self._last = clock.ticket()
         if fires is not None:
             fires.ticket, fires.queue = ticket, self
         entry = new(Pending, (ticket, clock.now, label, line, operation, work))
         hazards = self._hazards
+        if event is not None:
+            hazards.waits(self, ticket, event)
+            self._held[ticket] = [event]
         if awaited is not None:
             hazards.waits(self, ticket, awaited)
         elif (
             hazards.on
-            and hazards.alone is not self
+            and hazards.alone is not self.works_for
             and fires is None
             and pipeline is not self._host
             and (events := hazards.submitted(self, entry))
         ):
-            self._held[ticket] = events
+            self._held[ticket] = [*self._held.get(ticket, ()), *events]
         pending.append(entry)
         if dispatch is not None:
             self._card.fetch.take(dispatch, ticket)
@@ -154,87 +154,35 @@ class Queue:
             self._start_head()
         return ticket
 
-    def wait(self, ticket: int) -> None:
-        """Hold the host until operation ``ticket`` of this queue is complete.
-
-        Raises when it failed or was dropped: the queue's error itself the first time, a
-        ``QueueError`` after that.
-        """
-        self.settle(ticket)
-        for first, last, why in self._lost:
-            if first <= ticket <= last:
-                self._deliver()
-                raise QueueError(
-                    f"operation {ticket} of queue {self.name} was not done: {why}"
-                ) from self.error
-
-    def synchronize(self) -> None:
-        """Hold the host until the queue is empty; then raise its error, if it was not raised."""
-        self.settle()
-        self._deliver()
-
-    def query(self) -> bool:
-        """Whether all that was submitted is complete. Raises as ``synchronize`` does."""
-        done = self.completed(self._last)
-        self._deliver()
-        return done
-
-    def completed(self, ticket: int) -> bool:
-        """Whether operation ``ticket`` is over, well or not: it touches memory no more."""
-        if ticket > self._last:
-            self._refuse_ticket(ticket)
-        with self._clock:
-            self._clock.advance(self._clock.now + self._query_time)
-            return self.is_over(ticket)
-
-    def is_over(self, ticket: int) -> bool:
-        """Whether operation ``ticket`` is known to be over, as far as time has come."""
-        over = ticket <= self._done
-        if over and self._sanitizer.on:
-            with self._clock:
-                self._sanitizer.host_knows(self, ticket)
-        return over
-
-    def settle(self, ticket: int | None = None) -> None:
-        """Hold the host until operation ``ticket``, by default the last one, is over, well or not.
-
-        Raises no error of the queue: for those who only need to know that host memory is free.
-        """
-        clock = self._clock
-        until = self._last if ticket is None else ticket
-        if until > self._last:
-            self._refuse_ticket(until)
-        with clock:
-            clock.advance(clock.now + self._query_time)
-            if until > self._done:
-                self._run_to(until)
-        # Ctrl-C came and the program's own handler did not raise: go on.
-        while until > self._done:
-            with clock:
-                self._run_to(until)
-        if self._sanitizer.on:
-            self.is_over(until)
+    def _ordered_after(self, after: Place) -> Event | None:
+        """What fires when an operation is complete. Raises ``QueueError`` if it was not done."""
+        queue, ticket = after
+        if queue is self:
+            return None
+        if queue.is_over(ticket):
+            queue.failures.require(ticket)
+            return None
+        return queue.owe(ticket)
 
     def reset(self) -> None:
         """Let the running operation end, drop the others, and forget the error."""
         with self._clock:
             cause = QueueError(f"queue {self.name} was reset before it was done")
-            for queue, ticket, error in self._abandon(cause, keep=0 if self._idle() else 1):
-                queue._poison(ticket, error)
+            for queue, ticket, error in abandon(self, cause, keep=0 if self.line.is_idle else 1):
+                fail(queue, ticket, error)
             while self._pending:
                 self._clock.step()
             self._done = self._last
-            if self._failure is not None:  # an event keeps it; its frames lead to tensors
-                self._failure[1].__traceback__ = None
-            self._clock.retire(self._failure)
-            self._failure, self._delivered = None, False
+            self._clock.retire(self.failures.first)
+            self.failures.forget()
+            self._unwritten.forget()
             self.is_over(self._last)
 
     def close(self) -> None:
         """Reset, and refuse whatever is submitted from now on."""
         with self._clock:
             self.reset()
-            self._closed = True
+            self.failures.close()
 
     def owe(self, ticket: int) -> Event:
         """The event that fires when pending operation ``ticket`` is complete."""
@@ -243,11 +191,6 @@ class Queue:
             event = self._owed[ticket] = Event()
             event.ticket, event.queue = ticket, self
         return event
-
-    @property
-    def done(self) -> int:
-        """The last operation that is over, as far as time has come."""
-        return self._done
 
     @property
     def is_busy(self) -> bool:
@@ -262,30 +205,20 @@ class Queue:
     @property
     def error(self) -> BaseException | None:
         """What poisoned this queue."""
-        return self._failure[1] if self._failure is not None else None
+        return self.failures.error
 
     @property
     def failed_at(self) -> int | None:
         """The ticket of the operation whose failure poisoned this queue."""
-        return self._failure[0] if self._failure is not None else None
+        return self.failures.first[0] if self.failures.first is not None else None
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "poisoned" if self._failure else "good"
+        state = "closed" if self.failures.is_closed else "poisoned" if self.error else "good"
         return f"Queue({self.name}, {len(self._pending)} pending, {state})"
 
-    def _refuse_ticket(self, ticket: int) -> None:
-        raise ValueError(
-            f"queue {self.name} was asked for operation {ticket}, but its last one is "
-            f"{self._last}; a ticket is good only for the queue that gave it"
-        )
-
-    def _run_to(self, ticket: int) -> None:
-        clock = self._clock
-        while ticket > self._done:
-            clock.step()
-            if UNDISTURBED.interrupted:
-                break
-        clock.advance(clock.now)
+    def _tell(self, ticket: int) -> None:
+        with self._clock:
+            self._sanitizer.host_knows(self, ticket)
 
     def _make_room(self) -> None:
         while len(self._pending) >= self._depth:
@@ -293,15 +226,8 @@ class Queue:
         self._clock.advance(self._clock.now)
         self.is_over(self._done)
 
-    def _refuse_unless_good(self, work: Work) -> None:
-        if self._closed:
-            raise QueueError(f"queue {self.name} is closed; use another one")
-        if self._failure is not None:
-            ticket, error = self._failure
-            raise QueueError(
-                f"queue {self.name} is poisoned since operation {ticket} failed: {error!r}; "
-                "reset the queue, or use another one"
-            ) from error
+    def _refuse_unless_good(self, operation: Operation, work: Work) -> None:
+        self.failures.refuse()
         if work.fires is not None and work.fires.ticket is not None:
             raise ValueError(
                 f"{work.fires} is enqueued already; a new signal is a new EventSignal()"
@@ -311,20 +237,8 @@ class Queue:
                 f"queue {self.name} cannot wait for {work.awaited}: its queue ended before it fired"
             ) from work.awaited.error
 
-    def _deliver(self) -> None:
-        with self._clock:
-            if self._failure is not None and not self._delivered:
-                self._delivered = True
-                raise self._failure[1]
-
-    def _idle(self) -> bool:
-        """Whether nothing of this queue is running or stands in line for a pipeline."""
-        return not self._pending or bool(self._awaited(self._pending[0]))
-
-    def _awaited(self, entry: Pending) -> list[Event]:
-        """The events that have yet to fire before ``entry`` can start."""
-        awaited, events = entry.work.awaited, self._held.get(entry.ticket, ())
-        return [e for e in (events if awaited is None else [awaited]) if e.time is None]
+        if self._unwritten.any and self._hazards.on:
+            self._unwritten.submitted(self, operation, work)
 
     # --8<-- [start:start_head]
     def _start_head(self) -> None:
@@ -336,10 +250,10 @@ class Queue:
 
     def _is_held(self, entry: Pending) -> bool:
         """Whether the first operation has to wait; then it hears of every event it waits for."""
-        awaited = self._awaited(entry)
+        awaited = self.line.awaited(entry)
         for event in awaited:
             if event.error is not None:
-                self._poison(entry.ticket, self._orphaned_by(event))
+                fail(self, entry.ticket, orphaned(self, event))
                 return True
         for event in awaited:
             if self not in event.waiters:
@@ -365,8 +279,10 @@ class Queue:
         when = submitted, start, clock.now
         self._timeline.append((ticket, *where, *when, nbytes, sticks, error is not None))
         if error is not None:
-            self._lost.append(_Lost(ticket, ticket, repr(error)))
-            self._poison(ticket, error, fires, owed)
+            self.failures.lose(ticket, ticket, repr(error))
+            fail(self, ticket, error, fires, owed)
+            if self._hazards.on:
+                self._unwritten.add(self, entry)
             return
         if fires is not None:
             self._fire(fires)
@@ -381,56 +297,12 @@ class Queue:
             queue._start_head()
         event.waiters.clear()
 
-    def _poison(self, ticket: int, error: BaseException, *owed: Event | None) -> None:
-        """Fail at ``ticket``, and with this queue all that wait for an event it owed."""
-        failing = [(self, ticket, error)]
-        for event in owed:
-            failing += _orphans(event, error) if event is not None else []
-        while failing:
-            queue, ticket, error = failing.pop()
-            if queue._failure is None:  # of several events that it waits for, the first counts
-                queue._failure, queue._delivered = (ticket, error), False
-                failing += queue._abandon(error)
-
-    def _abandon(
-        self, cause: BaseException, keep: int = 0
-    ) -> list[tuple[Queue, int, BaseException]]:
-        """Drop what is pending but for the first ``keep``; the queues that this leaves waiting."""
-        orphans: list[tuple[Queue, int, BaseException]] = []
-        if len(self._pending) > keep:
-            first, last = self._pending[keep].ticket, self._pending[-1].ticket
-            self._lost.append(_Lost(first, last, f"it was dropped, for {cause!r}"))
-        while len(self._pending) > keep:
-            entry = self._pending.pop()
-            self._clock.retire(entry)
-            if entry.work.dispatch is not None:
-                entry.work.dispatch.leave()
-            for event in self._awaited(entry):
-                if self in event.waiters:
-                    event.waiters.remove(self)
-            self._held.pop(entry.ticket, None)
-            for owed in (entry.work.fires, self._owed.pop(entry.ticket, None)):
-                if owed is not None:
-                    orphans += _orphans(owed, cause)
+    def drop(self, entry: Pending) -> None:
+        """An operation that was pending never starts: what it has taken is free."""
+        self._clock.retire(entry)
+        if entry.work.dispatch is not None:
+            entry.work.dispatch.leave()
+        if self._hazards.on and self.error is not None:
+            self._unwritten.add(self, entry)
         if not self._pending:
             self._done = self._last
-        return orphans
-
-    def _orphaned_by(self, event: Event) -> QueueError:
-        owner = event.queue.name if event.queue is not None else "that owed it"
-        error = QueueError(
-            f"queue {self.name} waited for {event}, but queue {owner} ended before it fired: "
-            f"{event.error!r}"
-        )
-        error.__cause__ = event.error
-        return error
-
-
-def _orphans(owed: Event, cause: BaseException) -> list[tuple[Queue, int, BaseException]]:
-    """The queues that wait in vain for an event that will not fire, where, and their error."""
-    owed.error = cause
-    orphans: list[tuple[Queue, int, BaseException]] = [
-        (queue, queue._pending[0].ticket, queue._orphaned_by(owed)) for queue in owed.waiters
-    ]
-    owed.waiters.clear()
-    return orphans

@@ -26,7 +26,8 @@ from torch_spyre_ref.runtime.vector_clocks import Known, Order, later
 
 if TYPE_CHECKING:
     from torch_spyre_ref.emulator.fetch import Dispatch
-    from torch_spyre_ref.runtime.queues import Pending, Queue
+    from torch_spyre_ref.runtime.pending import Pending
+    from torch_spyre_ref.runtime.queues import Queue
 
 
 class About(NamedTuple):

@@ -26,7 +26,8 @@ from torch_spyre_ref.runtime.racecheck import About, Race, Racecheck
 
 if TYPE_CHECKING:
     from torch_spyre_ref.runtime.lowering import Work
-    from torch_spyre_ref.runtime.queues import Pending, Queue
+    from torch_spyre_ref.runtime.pending import Pending
+    from torch_spyre_ref.runtime.queues import Queue
 
 RACE, UNINITIALISED = "race", "uninitialised"
 KINDS = (RACE, UNINITIALISED, *MEMCHECK_KINDS)

@@ -50,6 +50,8 @@ class Order:
         if queue not in self._clocks:
             return _NOTHING
         tickets, clocks = self._clocks[queue]
+        if ticket >= tickets[-1]:
+            return clocks[-1]
         index = bisect_right(tickets, ticket) - 1
         return clocks[index] if index >= 0 else _NOTHING
 
@@ -77,7 +79,7 @@ class Order:
         if tickets and tickets[-1] == ticket:
             clocks[-1] = clock
             return clock
-        if len(tickets) >= _KEPT:
+        if tickets and len(tickets) % _KEPT == 0:
             gone = max(bisect_right(tickets, self._over(queue) + 1) - 1, 0)
             del tickets[:gone], clocks[:gone]
         tickets.append(ticket)

@@ -71,6 +71,18 @@ class Argument(Record):
     device: Literal["spyre"] = "spyre"
     layout: Literal["row-major"] = "row-major"
 
+    def __post_init__(self) -> None:
+        self._require_type("dtype", str, "its name, 'float32' or another")
+        for what in EXTENTS:
+            self._require_type(what, tuple, "a tuple, one entry for each axis")
+
+    def _require_type(self, what: str, kind: type, expected: str) -> None:
+        given = getattr(self, what)
+        if not isinstance(given, kind):
+            raise TypeError(
+                f"argument {self.name!r}: {what} {given!r} was given; expected {expected}"
+            )
+
     def verify(self, place: Place) -> None:
         rank = len(self.shape)
         place.require(len(self.strides) == rank, f"{len(self.strides)} strides", f"{rank}")
@@ -304,7 +316,8 @@ def _shown(extents: tuple[int | str, ...], sizes: Sizes | None = None) -> str:
     """Extents as text, with the sizes that their symbols are bound to."""
     values = _values(extents, sizes or {})
     pairs = zip(extents, values, strict=True)
-    return f"({', '.join(str(e) if e == v else f'{e}={v}' for e, v in pairs)})"
+    entries = [str(e) if e == v else f"{e}={v}" for e, v in pairs]
+    return f"({', '.join(entries)}{',' * (len(entries) == 1)})"
 
 
 def _is_stepped(shape: tuple[int, ...], axis: int) -> bool:

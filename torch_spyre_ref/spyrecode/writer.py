@@ -15,6 +15,7 @@ from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from torch_spyre_ref.emulator.program import Program, encode
 from torch_spyre_ref.emulator.program.slot import STICK
 from torch_spyre_ref.spyrecode.artifact import (
     BINARY,
@@ -36,13 +37,13 @@ from torch_spyre_ref.spyrecode.spec import LaunchSpec
 
 def write_artifact(
     directory: str | os.PathLike[str],
-    program: bytes,
+    program: Program | bytes,
     spec: LaunchSpec,
     *,
     name: str = "program",
     memory: int = 0,
 ) -> Artifact:
-    """Write ``program`` and the spec of its launches as the artifact ``directory``.
+    """Write ``program``, or its bytes, and the spec of its launches as the artifact ``directory``.
 
     ``memory`` is what the program needs for itself, in bytes. An artifact that is there already is
     replaced as a whole, and kept when the new one cannot be written. Raises ``OSError``, and
@@ -50,6 +51,7 @@ def write_artifact(
     ``directory`` holds anything but an artifact.
     """
     root = Path(directory).resolve()
+    program = encode(program) if isinstance(program, Program) else program
     artifact = assembled(program, spec, name=name, memory=memory)
     text = f"{pretty(write(artifact))}\n".encode()
     artifact_in(text, Place(str(root / DOCUMENT)))

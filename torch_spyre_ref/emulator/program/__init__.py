@@ -19,7 +19,7 @@ from torch_spyre_ref.emulator.program.model import (
     Stage,
     Value,
 )
-from torch_spyre_ref.emulator.program.slot import Patch, pack_address, pack_slot, slot_bytes
+from torch_spyre_ref.emulator.program.slot import Location, pack_address, pack_slot, slot_bytes
 from torch_spyre_ref.emulator.program.timing import StageCost
 
 __all__ = [
@@ -30,9 +30,9 @@ __all__ = [
     "Format",
     "IndexFaultError",
     "Instruction",
+    "Location",
     "Number",
     "Operand",
-    "Patch",
     "Patched",
     "Place",
     "Program",

@@ -163,12 +163,17 @@ class _StageCheck:
                 or streams[made_in] == streams[i.turn]
                 or self.outer.issuperset(value.dimensions)
             ),
-            f"value {source.entry} varies along dimensions {value.dimensions}, which pass "
-            f"{i.turn} does not stream as pass {made_in} does",
+            f"value {source.entry} varies along {self._axes(value.dimensions)}, which pass "
+            f"{i.turn} does not stream as pass {made_in} does; use it in the pass that makes it",
         )
         reduced = self._reduced_in(source.entry) == i.turn
         _require(not reduced, f"value {source.entry} is complete only when pass {i.turn} is over")
         return value.format
+
+    def _axes(self, dimensions: Sequence[int]) -> str:
+        """Their names, for an error; ``dimensions`` may be any numbers."""
+        known = self.stage.dimensions
+        return ", ".join(known[d].name if d < len(known) else f"dimension {d}" for d in dimensions)
 
     def _reduced_in(self, value: int) -> int | None:
         """The pass that accumulates ``value``, when a unit that accumulates makes it."""
@@ -231,7 +236,17 @@ class _StageCheck:
                 right = have == varies.difference(streams)
             else:
                 right = have == varies
-            _require(right, f"value {output} cannot vary along dimensions {sorted(have)}")
+            elsewhere = have.difference(self.outer, streams)
+            _require(
+                right,
+                f"value {output} cannot vary along {self._axes(sorted(have))}"
+                + (
+                    f": pass {i.turn} does not stream {self._axes(sorted(elsewhere))}, and another "
+                    "does. Have it in that pass, or end the stage before it, with asm.stage()"
+                    if elsewhere
+                    else ""
+                ),
+            )
         if i.op == "matmul":
             left, inner = (frozenset(self.stage.values[s.entry].dimensions) for s in i.inputs)
             _require(

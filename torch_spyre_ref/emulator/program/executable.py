@@ -28,7 +28,7 @@ from torch_spyre_ref.emulator.program.firing import firings
 from torch_spyre_ref.emulator.program.lanes import Lanes, Operands
 from torch_spyre_ref.emulator.program.model import Instruction, Operand, Program
 from torch_spyre_ref.emulator.program.numbers import evaluate
-from torch_spyre_ref.emulator.program.slot import ADDRESS_BYTES, Patch, read_slot, slot_bytes
+from torch_spyre_ref.emulator.program.slot import ADDRESS_BYTES, Location, read_slot, slot_bytes
 from torch_spyre_ref.emulator.program.tiles import Tile
 from torch_spyre_ref.emulator.program.timing import cost
 from torch_spyre_ref.emulator.program.units import OPS
@@ -116,7 +116,7 @@ class Patched:
     instruction, by which the memory notes where they really went.
     """
 
-    def __init__(self, name: str, sized: Sized, places: Sequence[tuple[Operand, Patch]]) -> None:
+    def __init__(self, name: str, sized: Sized, places: Sequence[tuple[Operand, Location]]) -> None:
         self.duration, self.costs = sized.duration, sized.costs
         self._name, self._sized, self._places = name, sized, places
         self._memory: Memory | None = None
@@ -180,16 +180,16 @@ class Patched:
 
 
 def _place(
-    program: Program, operand: Operand, patches: list[Patch], job: CompositeAddress | None
-) -> Patch:
+    program: Program, operand: Operand, places: list[Location], job: CompositeAddress | None
+) -> Location:
     if operand.symbol is not None:
-        return patches[operand.symbol]
+        return places[operand.symbol]
     if job is None:
         raise ProgramError(
             f"program {program.name!r} keeps {operand.name!r} in its job's own memory, but was "
             "run without a job allocation; give its address"
         )
-    return Patch(job, operand.offset)
+    return Location(job, operand.offset)
 
 
 def _live(lanes: Lanes) -> list[int]:
@@ -271,8 +271,8 @@ class Executable:
         key = (slot, job)
         patched = self._patched.get(key)
         if patched is None:
-            patches, symbols = read_slot(self.program, slot)
-            places = [(o, _place(self.program, o, patches, job)) for o in self.program.operands]
+            given, symbols = read_slot(self.program, slot)
+            places = [(o, _place(self.program, o, given, job)) for o in self.program.operands]
             # By bytes: as keys, 1 and 1.0 are one, and so are 0.0 and -0.0.
             numbers = slot[self.program.addresses * ADDRESS_BYTES :]
             sized = self._sized.get(numbers)

@@ -20,7 +20,7 @@ from torch_spyre_ref.emulator.program.check import entry_bytes, held, readers
 from torch_spyre_ref.emulator.program.errors import ProgramError, ScratchpadError
 from torch_spyre_ref.emulator.program.formats import FORMATS, Array
 from torch_spyre_ref.emulator.program.model import Instruction, Operand, Source, Stage
-from torch_spyre_ref.emulator.program.slot import Patch
+from torch_spyre_ref.emulator.program.slot import Location
 from torch_spyre_ref.emulator.program.tiles import Space, Tile
 from torch_spyre_ref.emulator.program.units import OPS
 from torch_spyre_ref.emulator.spec import CardSpec
@@ -35,7 +35,7 @@ def scratchpads(spec_bytes: int) -> Bytes:
 class Operands(NamedTuple):
     """What a launch adds to the lanes of a program: where each operand lies, in which memory."""
 
-    places: Sequence[tuple[Operand, Patch]]
+    places: Sequence[tuple[Operand, Location]]
     memory: Memory
 
 

@@ -34,7 +34,7 @@ _DESCRIPTORS: Final = [struct.Struct(f"<{letters}") for letters in _LETTERS]
 _BITS: Final = 64
 
 
-class Patch(NamedTuple):
+class Location(NamedTuple):
     """One argument's place: the view starts at byte ``start`` of ``address``."""
 
     address: CompositeAddress
@@ -69,14 +69,14 @@ def pack_address(address: CompositeAddress, start: int) -> bytes:
     return _DESCRIPTORS[count].pack(count, 0, address.grain, start, 0, *words)
 
 
-def pack_slot(addresses: Sequence[Patch], symbols: Sequence[int | float] = ()) -> bytes:
+def pack_slot(addresses: Sequence[Location], symbols: Sequence[int | float] = ()) -> bytes:
     """A whole correction slot; integers become int64, floats float64."""
     tail = b"".join(struct.pack("<d" if isinstance(s, float) else "<q", s) for s in symbols)
-    slot = b"".join(pack_address(*patch) for patch in addresses) + tail
+    slot = b"".join(pack_address(*place) for place in addresses) + tail
     return slot.ljust(slot_bytes(len(addresses), len(symbols)), b"\0")
 
 
-def read_slot(program: Program, slot: bytes) -> tuple[list[Patch], list[int | float]]:
+def read_slot(program: Program, slot: bytes) -> tuple[list[Location], list[int | float]]:
     """Addresses and number symbols of a slot. Raises ``ProgramError`` when it is none."""
     need = slot_bytes(program.addresses, program.symbols)
     if len(slot) != need:
@@ -84,10 +84,11 @@ def read_slot(program: Program, slot: bytes) -> tuple[list[Patch], list[int | fl
             f"program {program.name!r} takes a correction slot of {need} bytes "
             f"({program.addresses} addresses, {program.symbols} numbers), not {len(slot)}"
         )
-    patches = [read_address(slot, i) for i in range(program.addresses)]
+    whose = f"the correction slot of program {program.name!r}"
+    places = [read_address(slot, i, whose) for i in range(program.addresses)]
     start = program.addresses * ADDRESS_BYTES
     layout = "<" + "".join(_letters(program.numbers, program.symbols))
-    return patches, list(struct.unpack_from(layout, slot, start))
+    return places, list(struct.unpack_from(layout, slot, start))
 
 
 def _letters(numbers: Sequence[Number], count: int) -> list[str]:
@@ -98,23 +99,23 @@ def _letters(numbers: Sequence[Number], count: int) -> list[str]:
     return letters
 
 
-def read_address(slot: bytes, index: int) -> Patch:
+def read_address(slot: bytes, index: int, whose: str = "the correction slot") -> Location:
     """Address symbol ``index`` of a slot. Raises ``ProgramError`` when it is none."""
     at = index * ADDRESS_BYTES
     count, zero, grain, start, _ = _HEAD.unpack_from(slot, at)
     words = _CHUNKS.unpack_from(slot, at + _HEAD.size)
     if not 1 <= count <= MAX_CHUNKS or zero:
         raise ProgramError(
-            f"address symbol {index} of the correction slot says {count} chunks; it must be 1 to "
+            f"address symbol {index} of {whose} says {count} chunks; it must be 1 to "
             f"{MAX_CHUNKS}: was the slot patched before it was fetched?"
         )
     chunks = tuple(Chunk(*words[i : i + 3]) for i in range(0, 3 * count, 3))
     if max(grain, start, *(word for chunk in chunks for word in chunk)) >> (_BITS - 1):
         raise ProgramError(
-            f"address symbol {index} of the correction slot is {chunks}, start {start}, grain "
+            f"address symbol {index} of {whose} is {chunks}, start {start}, grain "
             f"{grain}: out of any card's memory; was the slot patched before it was fetched?"
         )
     try:
-        return Patch(CompositeAddress(chunks, grain), start)
+        return Location(CompositeAddress(chunks, grain), start)
     except ValueError as error:
-        raise ProgramError(f"address symbol {index} of the correction slot: {error}") from None
+        raise ProgramError(f"address symbol {index} of {whose}: {error}") from None

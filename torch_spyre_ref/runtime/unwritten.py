@@ -1,0 +1,63 @@
+"""Bytes that a poisoned queue was to write and did not: no other queue may read them unawares.
+
+Who submits a read while the write is pending fails with it, by a derived edge. Who submits it
+later would find old bytes, and is refused. That ends when somebody else writes the bytes, or when
+the queue is reset: then what it dropped has not happened.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch_spyre_ref.runtime.errors import QueueError
+from torch_spyre_ref.runtime.footprints import footprint
+from torch_spyre_ref.runtime.intervals import Access, IntervalMap
+
+if TYPE_CHECKING:
+    from torch_spyre_ref.runtime.lowering import Work
+    from torch_spyre_ref.runtime.operations import Operation
+    from torch_spyre_ref.runtime.pending import Pending
+    from torch_spyre_ref.runtime.queues import Queue
+
+
+class Unwritten:
+    """The bytes of one card that are not what they should be. ``any`` says if there may be some."""
+
+    def __init__(self) -> None:
+        self.any = False
+        self._writers = IntervalMap()
+
+    def add(self, queue: Queue, entry: Pending) -> None:
+        """An operation of a queue that is poisoned was not done."""
+        for is_write, interval in footprint(entry.operation, entry.work):
+            if is_write:
+                self.any = True
+                self._writers.write(interval, Access(entry.ticket, queue))
+
+    def submitted(self, queue: Queue, operation: Operation, work: Work) -> None:
+        """An operation is about to be enqueued: what it writes is good again.
+
+        Raises ``QueueError`` if it would read bytes that were not written.
+        """
+        accesses = footprint(operation, work)
+        for is_write, interval in accesses:
+            if not is_write:
+                for writer in filter(_is_lost, self._writers.writers(interval)):
+                    raise QueueError(
+                        f"queue {queue.name} was to read bytes that operation {writer.ticket} of "
+                        f"queue {writer.queue.name} did not write; write them anew, or reset that "
+                        "queue if what they were before will do"
+                    ) from writer.queue.error
+        for is_write, interval in accesses:
+            if is_write and self._writers.writers(interval):
+                self._writers.write(interval, Access(0, queue))
+
+    def forget(self) -> None:
+        """A queue is good again, and what it did not write is as it should be."""
+        self._writers.forget(lambda access: not _is_lost(access))
+        self.any = len(self._writers) > 0
+
+
+def _is_lost(access: Access) -> bool:
+    failed_at = access.queue.failed_at
+    return failed_at is not None and access.ticket >= failed_at
