@@ -537,7 +537,22 @@ import dataclasses
 import torch_spyre_ref
 from torch_spyre_ref.parts import Parts
 
-torch_spyre_ref.register(parts=dataclasses.replace(Parts(), device_driver=DeviceDriver))
+
+def install(**parts):
+    """Have PyTorch use these classes, the shipped ones for other parts, and no compiled operator.
+
+    Most operators are compiled programs in the finished backend; chapter 5 is about them.
+    """
+    chosen = {"eager_kernels": no_kernels, **parts}
+    torch_spyre_ref.register(parts=dataclasses.replace(Parts(), **chosen))
+
+
+def no_kernels(aside):
+    """The kernels of compiled operators, before there are any."""
+    return {}
+
+
+install(device_driver=DeviceDriver)
 # register() has published the shipped functions, too. Ours go over them, here and below.
 publish([device_count, is_available, is_initialized])
 torch.spyre.set_fallback_policy("silent")
@@ -1363,7 +1378,7 @@ class NoCards(DeviceDriver):
         return 0
 
 
-torch_spyre_ref.register(parts=dataclasses.replace(Parts(), device_driver=NoCards))
+install(device_driver=NoCards)
 print("available:", torch.accelerator.is_available())
 saved.seek(0)
 for action in (
@@ -1377,7 +1392,7 @@ for action in (
 # Three different places refuse, and each says why in its first sentence. Put the cards back:
 
 # %%
-torch_spyre_ref.register(parts=dataclasses.replace(Parts(), device_driver=DeviceDriver))
+install(device_driver=DeviceDriver)
 assert torch.accelerator.is_available()
 assert torch.ones(1, device="spyre").item() == 1
 
@@ -1475,7 +1490,7 @@ del here, there
 # %%
 import torch_spyre_ref.device as shipped
 
-torch_spyre_ref.register(parts=Parts())
+install()
 shipped.publish(shipped.EXPORTS)
 assert backend.current().driver.device_count.__func__ is shipped.DeviceDriver.device_count
 assert torch.spyre.device is shipped.device

@@ -144,6 +144,7 @@ from torch_spyre_ref import _bridge, backend
 from torch_spyre_ref.parts import Parts
 
 os.environ["TORCH_SPYRE_REF_MEMORY"] = f"{MEMORY >> 20}M"
+os.environ["TORCH_SPYRE_REF_EAGER"] = "fallback"  # operators compute on the CPU until chapter 5
 
 
 def install(**parts):

@@ -71,6 +71,7 @@ from torch_spyre_ref.submission import OneQueue
 
 os.environ["TORCH_SPYRE_REF_MEMORY"] = "512M"
 os.environ["TORCH_SPYRE_REF_DERIVE_EDGES"] = "0"
+os.environ["TORCH_SPYRE_REF_EAGER"] = "fallback"  # operators compute on the CPU until chapter 5
 
 
 def install(**parts):
