@@ -818,10 +818,6 @@ assert together == [True] * 32 + [False] * (COUNT - 32)
 # `struct` for the whole slot, by how many chunks each address has. What is left for a launch is
 # where each tensor lies *now*: `located` has its allocation and its data pointer, as `_bridge.locate`
 # gives them; the difference is the byte at which the view starts, as in chapter 2.
-#
-# (Two tensors of one allocation may overlap, and a program stores one tile while it loads the next. An
-# output on exactly an input's elements is fine, as in `x += y`; any other overlap with an output is
-# refused, by [`jobs/aliasing.py`](../torch_spyre_ref/jobs/aliasing.py).)
 
 # %% Pack a correction slot tags=["export"]
 from collections.abc import Sequence
@@ -830,9 +826,7 @@ from functools import lru_cache
 import torch
 
 from torch_spyre_ref.allocator import Allocation
-from torch_spyre_ref.aten.copies import device_range
 from torch_spyre_ref.emulator.program.slot import slot_layout
-from torch_spyre_ref.jobs.aliasing import refuse_overlap
 from torch_spyre_ref.jobs.arguments import Binding, Located
 from torch_spyre_ref.spyrecode import LaunchSpec
 
@@ -841,7 +835,6 @@ class Packer:
     """Where everything goes in the correction slot: addresses in front, then numbers."""
 
     def __init__(self, spec: LaunchSpec) -> None:
-        self._spec = spec
         symbols = sorted(spec.symbols, key=lambda symbol: symbol.offset)
         self._addresses = [s.index for s in symbols if s.kind == "address"]
         self._numbers = [(s.kind == "scalar", s.index) for s in symbols if s.kind != "address"]
@@ -853,32 +846,23 @@ class Packer:
 
     def pack(
         self,
-        args: Sequence[torch.Tensor],
         scalars: Sequence[int | float],
         binding: Binding,
         located: Located,
         nowhere: Allocation,
     ) -> bytes:
-        """The slot of a launch. Arguments without elements lie ``nowhere``, which must exist.
-
-        Raises :class:`LaunchMismatchError` for arguments that overlap where they must not.
-        """
+        """The slot of a launch. Arguments without elements lie ``nowhere``, which must exist."""
         words: list[int | float] = []
-        counts, owners = [], set()
+        counts = []
         for index in self._addresses:
             owner, address = located[index]
             if owner is None:
-                if not binding.empty[index]:
-                    device_range(args[index])  # raises: the storage was resized away
                 owner, address = nowhere, nowhere.address
-            owners.add(owner)
             chunks, grain = owner.composite.chunks, owner.composite.grain
             counts.append(len(chunks))
             words += (len(chunks), 0, grain, address - owner.address, 0)
             for chunk in chunks:
                 words += chunk
-        if len(owners) < len(counts):
-            refuse_overlap(self._spec, args)
         for is_scalar, index in self._numbers:
             words.append(scalars[index] if is_scalar else binding.sizes[index])
         return self._layout(tuple(counts), self._letters).pack(*words)
@@ -901,7 +885,7 @@ spec = read_artifact(directory).spec
 arguments = Arguments(spec, card=0)
 binding, located = arguments.bind(args, ())
 assert arguments.bind(args, ())[0] is binding, "the verdict on these descriptions is remembered"
-slot = Packer(spec).pack(args, (), binding, located, nowhere=_bridge.allocation(base))
+slot = Packer(spec).pack((), binding, located, nowhere=_bridge.allocation(base))
 for place in read_slot(sum_program(2), slot)[0]:
     print(f"starts at byte {place.start:2} of {place.address}")
 print(len(slot), "bytes")
@@ -1066,10 +1050,20 @@ class Job:
 # A **job plan** is what a user holds: the job, and what launches of it are checked by and packed
 # with. Two plans of equal artifacts, with as many slots, share one job, because a program is known by
 # its content.
+#
+# `Arguments` looked at each tensor by itself. Whether they may lie *together* as they do is looked at
+# next. A program stores one tile while it loads the next, so an output that overlaps an input is
+# refused, unless it lies on exactly the same elements, as in `x += y`, and every element of this
+# program is loaded before it is stored to. A transposing copy is no such program: in place it would
+# read what it has written. [`jobs/in_place.py`](../torch_spyre_ref/jobs/in_place.py) reads that off
+# the program, and [`jobs/aliasing.py`](../torch_spyre_ref/jobs/aliasing.py) compares the tensors.
+#
+# Only then is the program loaded, if it is not there.
 
 # %% Plan the launches of a program tags=["export"]
 from functools import partial
 
+from torch_spyre_ref.jobs.aliasing import Overlaps
 from torch_spyre_ref.jobs.arguments import Arguments
 from torch_spyre_ref.runtime.lowering import Touched
 
@@ -1080,6 +1074,7 @@ class JobPlan:
     def __init__(self, job: Job) -> None:
         self.job, self.spec, self.device = job, job.artifact.spec, job.device
         self.arguments, self.packer = Arguments(self.spec, self.device), Packer(self.spec)
+        self.overlaps = Overlaps(job.artifact)
 
     def patch(self, args: Sequence[torch.Tensor], scalars: Sequence[int | float]) -> bytes:
         """The correction slot of a launch. Raises :class:`LaunchMismatchError`."""
@@ -1090,8 +1085,9 @@ class JobPlan:
     ) -> tuple[bytes, Touched]:
         """The correction slot, and whom to ask what the launch touches. Raises as ``patch``."""
         binding, located = self.arguments.bind(args, scalars)
+        self.overlaps.refuse(args, binding, located)
         nowhere = self.job.loaded().allocation
-        patch = self.packer.pack(args, scalars, binding, located, nowhere)
+        patch = self.packer.pack(scalars, binding, located, nowhere)
         return patch, partial(binding.places.touched, patch)
 
     def __repr__(self) -> str:
@@ -1139,8 +1135,8 @@ def prepare_kernel(
         torch.OutOfMemoryError: the card has no room for it.
     """
     index = index_of(device)
-    if slots < 1:
-        raise ValueError(f"{slots} correction slots asked for; there must be 1 or more")
+    if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
+        raise ValueError(f"{slots!r} correction slots asked for; expected a whole number from 1 on")
     programs = backend.current().programs(index)
     return JobPlan(programs.job(read_artifact(directory), slots))
 
@@ -1148,12 +1144,16 @@ def prepare_kernel(
 # %% [markdown]
 # ### Launch often
 #
-# And this is a launch: check and pack, bind, hand over. Everything that can be refused is refused in
-# the first line under the lock, before anything is enqueued. (Which memory the launch `touched` can
-# be read back from its slot. While one queue has all the work, nobody asks.)
+# And this is a launch: check and pack, bind, hand over. Whatever is wrong with the queue or the
+# arguments is refused in the first two lines under the lock: before anything is enqueued, and before a
+# program that is off the card is loaded for it. (Which memory the launch `touched` can be read back from its slot. While one
+# queue has all the work, nobody asks.)
 
 
 # %% Launch a program tags=["export"]
+from torch_spyre_ref.jobs.refusal import require_good
+
+
 def launch_jobplan(
     plan: JobPlan,
     args: Sequence[torch.Tensor],
@@ -1170,13 +1170,15 @@ def launch_jobplan(
         queue: where to; by default the queue that this thread's work goes to.
         barrier: whether the card holds the fetch back until the program's turn; off is for drills.
 
-    Raises :class:`LaunchMismatchError` before anything is enqueued.
+    Raises :class:`LaunchMismatchError`, or ``QueueError`` for a queue that is poisoned or closed,
+    before anything is enqueued.
     """
     if not isinstance(plan, JobPlan):
         given = type(plan).__name__
         raise TypeError(f"{given} was given; expected a JobPlan, which prepare_kernel makes")
-    queue = queue or plan.job.backend.queue(plan.device)
+    queue = plan.job.backend.queue(plan.device) if queue is None else queue
     with plan.job.programs.lock:
+        require_good(queue, plan.device)
         patch, touched = plan.bind(args, scalars)
         how = {"touched": touched, "barrier": barrier}
         return plan.job.launch(queue, patch, args, scalars, how)
@@ -1402,7 +1404,7 @@ class WatchedUnit(FetchUnit):
 
 # %% [markdown]
 # Two launches through a single slot: 1 + 2 into `first`, then 10 + 20 into `second`. When the first is
-# over its result is cleared. Then a copy of 32 KiB is enqueued, as something always is, and behind it
+# over its result is cleared. Then a copy of 160 KiB is enqueued, as something always is, and behind it
 # the second launch:
 
 
@@ -1414,7 +1416,7 @@ def second_launch(barrier):
     launch_jobplan(plan, [x, y, first])
     torch.spyre.synchronize()
     first.zero_()
-    host = torch.ones(1 << 13).pin_memory()
+    host = torch.ones(40 << 10).pin_memory()
 
     def copy_and_launch():
         host.to("spyre", non_blocking=True)

@@ -729,7 +729,7 @@ def test_a_program_that_is_not_patched_is_named(tmp_path: Path) -> None:
     plan = prepare_kernel(tmp_path / "add", 0)
     with torch.spyre.sanitizer.expect("race"):
         launch_jobplan(plan, good(), barrier=False)
-        with pytest.raises(ProgramError, match="address symbol 0 .* of program 'add'") as caught:
+        with pytest.raises(ProgramError, match=r"address symbol 0 .* of program 'add'") as caught:
             torch.accelerator.synchronize(0)
     assert caught.value.__context__ is None, "whose frames would keep a caller's tensors"
     backend.current().queue(0).reset()

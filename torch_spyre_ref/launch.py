@@ -17,13 +17,13 @@ import torch
 
 from torch_spyre_ref import backend
 from torch_spyre_ref.allocator import Allocation
-from torch_spyre_ref.aten.copies import device_range
 from torch_spyre_ref.device import index_of
 from torch_spyre_ref.emulator.program.slot import slot_layout
-from torch_spyre_ref.jobs.aliasing import refuse_overlap
+from torch_spyre_ref.jobs.aliasing import Overlaps
 from torch_spyre_ref.jobs.arguments import Arguments, Binding, Located
 from torch_spyre_ref.jobs.lanes import Lane
 from torch_spyre_ref.jobs.memory import JobMemory
+from torch_spyre_ref.jobs.refusal import require_good
 from torch_spyre_ref.runtime import H2D, Fill, Queue
 from torch_spyre_ref.runtime.lowering import Touched
 from torch_spyre_ref.spyrecode import Artifact, LaunchSpec, read_artifact
@@ -35,7 +35,6 @@ class Packer:
     """Where everything goes in the correction slot: addresses in front, then numbers."""
 
     def __init__(self, spec: LaunchSpec) -> None:
-        self._spec = spec
         symbols = sorted(spec.symbols, key=lambda symbol: symbol.offset)
         self._addresses = [s.index for s in symbols if s.kind == "address"]
         self._numbers = [(s.kind == "scalar", s.index) for s in symbols if s.kind != "address"]
@@ -47,32 +46,23 @@ class Packer:
 
     def pack(
         self,
-        args: Sequence[torch.Tensor],
         scalars: Sequence[int | float],
         binding: Binding,
         located: Located,
         nowhere: Allocation,
     ) -> bytes:
-        """The slot of a launch. Arguments without elements lie ``nowhere``, which must exist.
-
-        Raises :class:`LaunchMismatchError` for arguments that overlap where they must not.
-        """
+        """The slot of a launch. Arguments without elements lie ``nowhere``, which must exist."""
         words: list[int | float] = []
-        counts, owners = [], set()
+        counts = []
         for index in self._addresses:
             owner, address = located[index]
             if owner is None:
-                if not binding.empty[index]:
-                    device_range(args[index])  # raises: the storage was resized away
                 owner, address = nowhere, nowhere.address
-            owners.add(owner)
             chunks, grain = owner.composite.chunks, owner.composite.grain
             counts.append(len(chunks))
             words += (len(chunks), 0, grain, address - owner.address, 0)
             for chunk in chunks:
                 words += chunk
-        if len(owners) < len(counts):
-            refuse_overlap(self._spec, args)
         for is_scalar, index in self._numbers:
             words.append(scalars[index] if is_scalar else binding.sizes[index])
         return self._layout(tuple(counts), self._letters).pack(*words)
@@ -163,6 +153,7 @@ class JobPlan:
     def __init__(self, job: Job) -> None:
         self.job, self.spec, self.device = job, job.artifact.spec, job.device
         self.arguments, self.packer = Arguments(self.spec, self.device), Packer(self.spec)
+        self.overlaps = Overlaps(job.artifact)
 
     def patch(self, args: Sequence[torch.Tensor], scalars: Sequence[int | float]) -> bytes:
         """The correction slot of a launch. Raises :class:`LaunchMismatchError`."""
@@ -173,8 +164,9 @@ class JobPlan:
     ) -> tuple[bytes, Touched]:
         """The correction slot, and whom to ask what the launch touches. Raises as ``patch``."""
         binding, located = self.arguments.bind(args, scalars)
+        self.overlaps.refuse(args, binding, located)
         nowhere = self.job.loaded().allocation
-        patch = self.packer.pack(args, scalars, binding, located, nowhere)
+        patch = self.packer.pack(scalars, binding, located, nowhere)
         return patch, partial(binding.places.touched, patch)
 
     def __repr__(self) -> str:
@@ -203,8 +195,8 @@ def prepare_kernel(
         torch.OutOfMemoryError: the card has no room for it.
     """
     index = index_of(device)
-    if slots < 1:
-        raise ValueError(f"{slots} correction slots asked for; there must be 1 or more")
+    if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
+        raise ValueError(f"{slots!r} correction slots asked for; expected a whole number from 1 on")
     programs = backend.current().programs(index)
     return JobPlan(programs.job(read_artifact(directory), slots))
 
@@ -226,13 +218,15 @@ def launch_jobplan(
         queue: where to; by default the queue that this thread's work goes to.
         barrier: whether the card holds the fetch back until the program's turn; off is for drills.
 
-    Raises :class:`LaunchMismatchError` before anything is enqueued.
+    Raises :class:`LaunchMismatchError`, or ``QueueError`` for a queue that is poisoned or closed,
+    before anything is enqueued.
     """
     if not isinstance(plan, JobPlan):
         given = type(plan).__name__
         raise TypeError(f"{given} was given; expected a JobPlan, which prepare_kernel makes")
-    queue = queue or plan.job.backend.queue(plan.device)
+    queue = plan.job.backend.queue(plan.device) if queue is None else queue
     with plan.job.programs.lock:
+        require_good(queue, plan.device)
         patch, touched = plan.bind(args, scalars)
         how = {"touched": touched, "barrier": barrier}
         return plan.job.launch(queue, patch, args, scalars, how)

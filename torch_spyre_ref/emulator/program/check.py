@@ -173,7 +173,8 @@ class _StageCheck:
     def _axes(self, dimensions: Sequence[int]) -> str:
         """Their names, for an error; ``dimensions`` may be any numbers."""
         known = self.stage.dimensions
-        return ", ".join(known[d].name if d < len(known) else f"dimension {d}" for d in dimensions)
+        names = [known[d].name if d < len(known) else f"dimension {d}" for d in dimensions]
+        return ", ".join(names) or "no dimension"
 
     def _reduced_in(self, value: int) -> int | None:
         """The pass that accumulates ``value``, when a unit that accumulates makes it."""
