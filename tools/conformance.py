@@ -3,11 +3,12 @@
     python tools/conformance.py                         all of it; resumes where it was left
     python tools/conformance.py --write                 and write docs/conformance.json
     python tools/conformance.py --sample                a small fixed part, compared with that file
-    python tools/conformance.py --ops add,mul --dtype float32
+    python tools/conformance.py --ops add,mul --dtype float32 --compiled --samples 8
 
 Every sample input of every operator runs in each form that it has (function, on tensors with gaps,
 in place, with `out=`), and everything is compared: values, dtype, shape, aliasing, strides. So do
-the calls that are errors. How an operator ran is seen while it runs, never declared. A wrong result
+the calls that are errors. The record is of a card without compiled operators, where all but copies
+and views run on the CPU; `--compiled` runs the programs, of which a few samples take a while. How an operator ran is seen while it runs, never declared. A wrong result
 or a crash is an exit status of 1 and is not written anywhere: it is to be put right.
 """
 
@@ -17,6 +18,7 @@ import argparse
 import functools
 import hashlib
 import json
+import os
 import zlib
 from collections import Counter
 from collections.abc import Iterable
@@ -24,7 +26,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from conformance_workers import Task, check_all, database
+from conformance_workers import COMPILED, MOST_SAMPLES, Task, check_all, database
 from literate import PACKAGE, ROOT, ChapterError, run
 
 RECORD = ROOT / "docs" / "conformance.json"
@@ -68,7 +70,8 @@ class States:
 
 def fingerprint() -> str:
     """Digest of all that an outcome depends on."""
-    digest = hashlib.sha256(metadata.version("torch").encode())
+    run = [os.environ.get(name, "") for name in (MOST_SAMPLES, COMPILED)]
+    digest = hashlib.sha256(repr([metadata.version("torch"), *run]).encode())
     tools = Path(__file__).parent
     judges = [tools / f"conformance_{part}.py" for part in ("check", "compare", "samples")]
     sources = [*(ROOT / PACKAGE).rglob("*.py"), *(ROOT / "csrc").iterdir()]
@@ -167,18 +170,23 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sample", action="store_true", help="a small fixed part of the operators")
     parser.add_argument("--write", action="store_true", help=f"write {RECORD.relative_to(ROOT)}")
     parser.add_argument("--again", action="store_true", help="check also what was found right")
+    parser.add_argument(
+        "--samples", type=int, default=0, help="inputs an operator and dtype; 0: all"
+    )
+    parser.add_argument("--compiled", action="store_true", help="run operators as card programs")
     parser.add_argument("--workers", type=int, default=WORKERS, help="processes at a time")
     options = parser.parse_args(arguments)
-    if options.write and (options.ops or options.dtype or options.sample):
-        parser.error(
-            "--write needs all operators in all dtypes: leave out --ops, --dtype, --sample"
-        )
+    other = options.ops or options.dtype or options.sample or options.samples or options.compiled
+    if options.write and other:
+        parser.error("--write is for a whole run: give neither operators, dtype, nor a sample")
     return options
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
     options = parse(arguments)
+    os.environ[MOST_SAMPLES] = str(options.samples)
+    os.environ[COMPILED] = "1" if options.compiled else ""
     ops = selected(options)
     tasks = [Task(op, dtype) for op, dtypes in ops.items() for dtype in dtypes]
     states = States(STATES)
@@ -191,7 +199,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     if options.write:
         write(entries, RECORD)
-    elif not (options.ops or options.dtype):
+    elif not (options.ops or options.dtype or options.samples or options.compiled):
         for difference in (changes := differences(entries, RECORD)):
             print(f"CHANGED {difference}")
         return bool(changes)

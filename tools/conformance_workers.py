@@ -12,11 +12,13 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, TypeAlias
 
 TIME_LIMIT_SECONDS = 300
+MOST_SAMPLES = "CONFORMANCE_SAMPLES"  # the workers have both in their environment
+COMPILED = "CONFORMANCE_COMPILED"
 _CONTEXT = multiprocessing.get_context("spawn")
 # Poison makes fresh memory NaN, so that no value is right by luck.
 _ENVIRONMENT = {"TORCH_SPYRE_REF_POISON": "1", "TORCH_SPYRE_REF_FALLBACK": "silent"}
@@ -36,10 +38,14 @@ def _serve(connection: Connection) -> None:
     """The worker's side: check what is asked for, one task after another."""
     import torch  # here only: the process that directs has no use for it
 
+    import torch_spyre_ref
     from conformance_check import check
     from conformance_samples import operators
+    from torch_spyre_ref.parts import Parts
 
     torch.set_num_threads(1)
+    if not os.environ.get(COMPILED):
+        torch_spyre_ref.register(parts=replace(Parts(), eager_kernels=lambda aside: {}))
     ops = operators()
     while True:
         name, dtype = connection.recv()
