@@ -421,7 +421,8 @@ assert ours == list(MODELS)
 # methods and slices, broadcasting, strides, dtypes, mutation, sizes that change, gradients. All of it
 # is done once already, by PyTorch, and done anew with each of its versions; a private compiler follows
 # behind for ever. What it *cannot* take from PyTorch is little. After decomposition, lowering and
-# scheduling, these are all the operations that are left in a loop body, besides loads and stores:
+# scheduling, there are loops, and in their bodies loads, stores and not many kinds of operations. These
+# are the ones that the card has an instruction for:
 
 # %%
 from torch_spyre_ref.inductor.values import INSTRUCTIONS, REDUCTIONS
@@ -753,8 +754,8 @@ def padded(ops, i):
 
 def program_of(body, size, **tensors):
     """The program that the handler makes of a body."""
-    kind, dtypes = OUR_HANDLER[0], {name: tensor.dtype for name, tensor in tensors.items()}
-    ops, asm = handler(kind, size, **dtypes)
+    dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
+    ops, asm = handler(Memory, size, **dtypes)
     body(ops, i)
     return asm.assemble()
 
@@ -768,7 +769,6 @@ def computed_by(body, **tensors):
     return cards["out"].cpu(), lines.rstrip()
 
 
-OUR_HANDLER = [Memory]
 eight, out = torch.arange(8.0), torch.zeros(4)
 positions = torch.tensor([7, 0, -1, 3])
 picked, lines = computed_by(gathered, x=eight, index=positions, out=out)
@@ -998,7 +998,8 @@ print(program_text)
 # %% [markdown]
 # Three passes. `x` is loaded in the first one and held; exponentials are made in the second and held;
 # the third divides and stores. Nothing else leaves the scratchpad: of three buffers that Inductor had
-# planned, two are never stored, because nobody reads them. All cores run this text, each on its tile.
+# planned, two are never stored, because nobody reads them. All cores run this text, each on its share of
+# a tile. (The generated code has it as a comment above each kernel: `TORCH_LOGS=output_code` shows it.)
 #
 # The third text is the card's own:
 
@@ -1573,8 +1574,9 @@ assert not len(eager_cache())
 #
 # One loop makes kernels for the whole table, the ops that
 # [`table.py`](../torch_spyre_ref/compiled/table.py) names, each with all its overloads. Which ones
-# belong in it? Those that carry their own derivative. `linear` does, and `layer_norm` does not: PyTorch
-# composes it of an op that does, and if we took it whole, its gradient would be lost without a word.
+# belong in it? Those that carry their own derivative. `native_layer_norm` does. `layer_norm`, which users
+# call, does not: PyTorch composes it of the other one, and if we took it whole, its gradient would be
+# lost without a word.
 
 # %% Register a kernel for every op of the table tags=["export"]
 from collections.abc import Mapping
@@ -1603,6 +1605,7 @@ EXPORTS: Final = (eager_cache, clear_eager_cache, eager_mode)
 # shipped cache, which `install` has cleared by itself, there is yours now: hence `forget_programs`.)
 
 # %%
+assert {"native_layer_norm", "layer_norm"} & set(table.names()) == {"native_layer_norm"}
 OURS["eager_kernels"] = kernels
 forget_programs()
 install(**OURS)
@@ -1621,8 +1624,8 @@ assert not len(torch.spyre.fallback_report())
 # %% [markdown]
 # ## First calls and later calls
 #
-# What does a program cost, in the long run? Here is decoding, in small: a key and a value are appended
-# for every token, and attention goes over all of them. And here is an optimiser, whose step size
+# What does a program cost, in the long run? Here is decoding, in small: for every token a row is appended,
+# and attention goes over all of them. And here is an optimiser, whose step size
 # changes with every step. How many programs are compiled after which step?
 
 
@@ -1749,6 +1752,10 @@ for name, op in ops.items():
     eager_text, compiled_text = both_programs(op, values)
     print(f"{name:<10}", "the same" if eager_text == compiled_text else "different")
     assert eager_text == compiled_text
+
+# %% [markdown]
+# That is also how one looks for a fault. Run a wrong model eagerly, op by op: the first op that is wrong
+# there has the instructions that it has in the model.
 
 # %% [markdown]
 # ## Break it
