@@ -102,7 +102,7 @@ def wait_for_cards():
 
 
 def observe(action, *arguments):
-    """Run an action to its end: what it gave, and what the cards did, on a clock that begins at 0."""
+    """Run an action to its end: its result, and what the cards did, from 0 on their clock."""
     wait_for_cards()
     timeline, begun = backend.current().runtime.timeline, backend.current().runtime.clock.now
     timeline.clear()
@@ -155,19 +155,19 @@ assert [one.kind for one in later] == ["HostCallback", "H2D", "Execute"]
 # decides which loops are fused. Then it needs somebody who knows the device. A device says who by
 # registration, and Inductor calls. In PyTorch 2.13:
 #
-# | when this happens | PyTorch calls | from its file in `torch/` |
+# | when this happens | PyTorch calls | from its file in `torch/_inductor/` |
 # | --- | --- | --- |
-# | the first graph for an unknown device | `getattr(torch.spyre, "Scheduling")`, in `init_backend_registration()` | `_inductor/codegen/common.py` |
+# | the first graph for an unknown device | `getattr(torch.spyre, "Scheduling")`, in `init_backend_registration()` | `codegen/common.py` |
 # | … and it answers | `register_backend_for_device(device, device_scheduling, device_wrapper_codegen, …, device_custom_pass=None, …)` | same |
 # | … and | `register_device_op_overrides(device, device_op_overrides)` | same |
-# | Dynamo asks for devices and their properties | `register_interface_for_device(device, device_interface)` | `_dynamo/device_interface.py` |
-# | the graph is past autograd | `CustomGraphModulePass.__call__(self, gm)` | `_inductor/fx_passes/post_grad.py` |
-# | … and may stand in a cache on disk | `CustomGraphModulePass.uuid(self)` | `_inductor/codecache.py` |
-# | loops are grouped | `BaseScheduling.group_fn(self, sizes)` | `_inductor/scheduler.py` |
+# | Dynamo asks for devices and their properties | `register_interface_for_device(device, device_interface)` | `../_dynamo/device_interface.py` |
+# | the graph is past autograd | `CustomGraphModulePass.__call__(self, gm)` | `fx_passes/post_grad.py` |
+# | … and may stand in a cache on disk | `CustomGraphModulePass.uuid(self)` | `codecache.py` |
+# | loops are grouped | `BaseScheduling.group_fn(self, sizes)` | `scheduler.py` |
 # | may these two be one kernel? | `can_fuse_vertical(self, node1, node2)`, `can_fuse_horizontal(self, node1, node2)` | same |
 # | **write the code of a kernel** | `codegen_node(self, node)`, and at the end `flush(self)` | same |
-# | memory for a result | `PythonWrapperCodegen.make_allocation(self, name, device, dtype, shape, stride, …)` | `_inductor/codegen/wrapper.py` |
-# | a loop's body runs | `load(self, name, index)`, `store(self, name, index, value, mode=None)`, `reduction(self, dtype, src_dtype, reduction_type, value)`, … | `_inductor/loop_body.py` |
+# | memory for a result | `PythonWrapperCodegen.make_allocation(self, name, device, dtype, shape, stride, …)` | `codegen/wrapper.py` |
+# | a loop's body runs | `load(self, name, index)`, `store(self, name, index, value, mode=None)`, `reduction(self, dtype, src_dtype, reduction_type, value)`, … | `loop_body.py` |
 #
 # The last row is where this chapter works: the *body of a loop* is a Python function that Inductor
 # runs on a **handler**, an object of ours with a method for each operation. The rows above it are
@@ -188,7 +188,8 @@ from torch_spyre_ref.inductor.wrapper import SpyreWrapper
 
 def ops_of(gm):
     """The ops of a graph, in order."""
-    return ", ".join(str(n.target) for n in gm.graph.nodes if n.op == "call_function")
+    nodes = [node for node in gm.graph.nodes if node.op == "call_function"]
+    return ", ".join(str(node.target.overloadpacket).removeprefix("aten.") for node in nodes)
 
 
 def names_of(node):
@@ -254,7 +255,7 @@ registration.register()
 # | how it gets in | part of PyTorch | registration, `compile_fx` wrapped once, other parts of PyTorch patched | registration | registration only |
 # | an eager op | a kernel from a library | `torch.compile` of the op behind the dispatcher, kept by Dynamo | the CPU's kernel on memory made readable | a trace of our own, `compile_fx_inner`, a dictionary |
 # | its cache | none | Dynamo's, shared by all ops, its limit raised from 8 to 1024 | none | 4 096 signatures, the latest used |
-# | views as arguments | strides | an offset makes a clone; results that are laid out otherwise are tiled again, with a warning | as on the CPU | strides and offsets are symbols, or numbers |
+# | views as arguments | strides | an offset makes a clone; results that are laid out otherwise are tiled again, with a warning | as on the CPU | strides are in the program, an offset in the place that a launch patches |
 # | in-place ops | kernels of their own | the functional op, then `copy_` | the CPU's kernels | the functional op and a store, in one program |
 # | what has no kernel | an error | CPU, listed op by op, one warning each | CPU, any op | CPU, any op; counted, with the reason |
 
@@ -292,14 +293,15 @@ picture = compared(torch.randn(256, 1024))
 gantt(picture, "Softmax as five eager ops on card 0, and as one compiled program on card 1")
 
 # %%
-runs = [[one.kind for one in picture if one.card == card].count("Execute") for card in (0, 1)]
-print("programs run:", runs)
-assert runs == [5, 1]
+for card in (0, 1):
+    runs = [one.end - one.start for one in picture if (one.card, one.kind) == (card, "Execute")]
+    print(f"card {card}: {len(runs)} programs run, for {sum(runs):,} ns")
+    assert len(runs) == (5, 1)[card]
 
 # %% [markdown]
-# The host's part of a launch is the same, whatever the program does, so five ops pay for it five
-# times. And each of the five runs brings a tensor from the card's memory and takes one back. How many
-# sticks that is, we will count.
+# The preparation of five launches is hardly felt: the host prepares one while the one before it computes,
+# as in [chapter 4](04_streams.ipynb). What is felt is that each of the five runs brings a tensor from the
+# card's memory and takes one back. How many sticks that is, we will count.
 
 # %% [markdown]
 # ## Naive first
@@ -419,7 +421,8 @@ assert ours == list(MODELS)
 # methods and slices, broadcasting, strides, dtypes, mutation, sizes that change, gradients. All of it
 # is done once already, by PyTorch, and done anew with each of its versions; a private compiler follows
 # behind for ever. What it *cannot* take from PyTorch is little. After decomposition, lowering and
-# scheduling, these are all the operations that are left in a loop body, besides loads and stores:
+# scheduling, there are loops, and in their bodies loads, stores and not many kinds of operations. These
+# are the ones that the card has an instruction for:
 
 # %%
 from torch_spyre_ref.inductor.values import INSTRUCTIONS, REDUCTIONS
@@ -631,7 +634,7 @@ class Places(Arithmetic):
 
 
 # %% [markdown]
-# `handler` makes one for a loop of its own, without Inductor. Three indices:
+# `handler` makes one for a loop of its own, without Inductor. Four indices:
 
 # %%
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
@@ -751,8 +754,8 @@ def padded(ops, i):
 
 def program_of(body, size, **tensors):
     """The program that the handler makes of a body."""
-    kind, dtypes = OUR_HANDLER[0], {name: tensor.dtype for name, tensor in tensors.items()}
-    ops, asm = handler(kind, size, **dtypes)
+    dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
+    ops, asm = handler(Memory, size, **dtypes)
     body(ops, i)
     return asm.assemble()
 
@@ -766,7 +769,6 @@ def computed_by(body, **tensors):
     return cards["out"].cpu(), lines.rstrip()
 
 
-OUR_HANDLER = [Memory]
 eight, out = torch.arange(8.0), torch.zeros(4)
 positions = torch.tensor([7, 0, -1, 3])
 picked, lines = computed_by(gathered, x=eight, index=positions, out=out)
@@ -828,9 +830,9 @@ class Repeating(Memory):
 #
 # What is left to build are reductions. A reduction's value is whole when its pass is over, and only
 # then is it stored. One kind of sum is special. Inductor has an operation `dot`, the product of two
-# factors *that is going to be summed*, so a product of matrices is a loop over three variables, in
-# which one is folded. If both factors change along that one, and each along one more, the matrix array
-# does it all. If not, as for a vector times a vector, it is a multiplication and a sum:
+# factors *that is going to be summed*, so a product of matrices is a loop over three variables, of
+# which one is folded. If both factors change along that one, the matrix array does it all. If not, it
+# is a multiplication and a sum:
 
 # %% Fold what a pass streams tags=["export"] file="inductor/loop_tracer.py"
 from torch_spyre_ref.inductor.emitter import Product
@@ -996,7 +998,8 @@ print(program_text)
 # %% [markdown]
 # Three passes. `x` is loaded in the first one and held; exponentials are made in the second and held;
 # the third divides and stores. Nothing else leaves the scratchpad: of three buffers that Inductor had
-# planned, two are never stored, because nobody reads them. All cores run this text, each on its tile.
+# planned, two are never stored, because nobody reads them. All cores run this text, each on its share of
+# a tile. (The generated code has it as a comment above each kernel: `TORCH_LOGS=output_code` shows it.)
 #
 # The third text is the card's own:
 
@@ -1033,13 +1036,19 @@ assert text.count("matmul") == 1 and text.count("stage") == 1
 
 # %% [markdown]
 # Doubling, product, `maximum` and sum are one program: the pass over the inner dimension feeds the
-# matrix array, and what comes after works on what is whole. A matrix times a *vector* is the same
-# Python in our handler, and another program. Only one of the factors has a dimension of its own, so
-# there is nothing for an array to do, and it is a multiplication and a sum:
+# matrix array, and what comes after works on what is whole. The array wants two streams, so both factors
+# must change along that dimension. A row that was expanded to a matrix does not. The handler is asked for
+# the same `dot`, and makes a multiplication and a sum of it:
+
 
 # %%
-result = torch.compile(torch.mv)(host[0].spyre(), host[1][:, 0].spyre())
-torch.testing.assert_close(result.cpu(), host[0] @ host[1][:, 0], rtol=1e-4, atol=1e-4)
+def by_expanded_row(x, row):
+    """A product with a matrix whose rows are all the same."""
+    return x @ row.expand(x.shape[1], -1)
+
+
+result = torch.compile(by_expanded_row)(host[0].spyre(), host[1][0].spyre())
+torch.testing.assert_close(result.cpu(), by_expanded_row(host[0], host[1][0]), rtol=1e-4, atol=1e-4)
 text = text_of(plans()[-1])
 print(text[text.index("  pass 0") : text.index("  scratchpad")].rstrip())
 assert "matmul" not in text
@@ -1047,7 +1056,8 @@ assert "matmul" not in text
 # %% [markdown]
 # ### Fusion, counted in sticks
 #
-# What is fusion good for? The card computes faster than its memory delivers, so what counts is how
+# What is fusion good for? The card computes faster than its memory delivers (a vector unit takes 64
+# numbers in a nanosecond, and there are 32 of them; the memory delivers 200 bytes), so what counts is how
 # often a tensor travels between memory and scratchpad. It travels in
 # [sticks](../docs/glossary.md#stick), and `torch.spyre.explain` counts them, from the card's own cost
 # model. At least, the inputs must come in and the result must go out. Softmax by five programs, and by
@@ -1076,6 +1086,8 @@ def sticks_of(*shapes):
 
 half = torch.randn(256, 1024, dtype=torch.float16).spyre()
 column = half[:, :1].contiguous()
+spec = backend.current().runtime.spec
+assert (spec.vector_rate, spec.cores, spec.memory_rate) == (64, 32, 200)
 separate = {name: sticks(op, half, column, column) for name, op in five.items()}
 together = sticks(five_ops, half)
 least = 2 * sticks_of((256, 1024))
@@ -1428,8 +1440,8 @@ def miss(call: Call, on_cpu: Kernel) -> Any:
 # ### A hit launches
 #
 # And the kernel: what PyTorch calls when an op meets a tensor of the card. It reads like its own
-# description. (`overlaps` is a guard. A program that stores into `x[1:]` while it loads `x[:-1]` would
-# read what it has just written; then the result is made first, and copied.)
+# description. (`overlaps` is a guard. A product that is stored into one of its own factors would read
+# what it has just written. Then the result is made first, and copied.)
 
 # %% Make a kernel of an op tags=["export"]
 from torch_spyre_ref.compiled.ops import Op
@@ -1562,8 +1574,9 @@ assert not len(eager_cache())
 #
 # One loop makes kernels for the whole table, the ops that
 # [`table.py`](../torch_spyre_ref/compiled/table.py) names, each with all its overloads. Which ones
-# belong in it? Those that carry their own derivative. `linear` does, and `layer_norm` does not: PyTorch
-# composes it of an op that does, and if we took it whole, its gradient would be lost without a word.
+# belong in it? Those that carry their own derivative. `native_layer_norm` does. `layer_norm`, which users
+# call, does not: PyTorch composes it of the other one, and if we took it whole, its gradient would be
+# lost without a word.
 
 # %% Register a kernel for every op of the table tags=["export"]
 from collections.abc import Mapping
@@ -1592,6 +1605,7 @@ EXPORTS: Final = (eager_cache, clear_eager_cache, eager_mode)
 # shipped cache, which `install` has cleared by itself, there is yours now: hence `forget_programs`.)
 
 # %%
+assert {"native_layer_norm", "layer_norm"} & set(table.names()) == {"native_layer_norm"}
 OURS["eager_kernels"] = kernels
 forget_programs()
 install(**OURS)
@@ -1599,17 +1613,19 @@ torch.spyre.reset_fallback_report()
 x = torch.arange(12.0).view(3, 4).spyre()
 print((x @ x.t())[0].tolist(), (x**2)[1].tolist(), x.norm(1).item(), x.norm(2).item() ** 2)
 print(eager_cache())
+torch.mm(square := torch.ones(3, 3).spyre(), square, out=square)
+assert square.tolist() == [[3] * 3] * 3
 assert not len(torch.spyre.fallback_report())
 
 # %% [markdown]
 # Views (`t`, `[1]`) are not in the list, since no byte moves. The norm has two programs: its number was
-# asked for.
+# asked for. And a product that is stored into its own factor is right, as promised.
 
 # %% [markdown]
 # ## First calls and later calls
 #
-# What does a program cost, in the long run? Here is decoding, in small: a key and a value are appended
-# for every token, and attention goes over all of them. And here is an optimiser, whose step size
+# What does a program cost, in the long run? Here is decoding, in small: for every token a row is appended,
+# and attention goes over all of them. And here is an optimiser, whose step size
 # changes with every step. How many programs are compiled after which step?
 
 
@@ -1653,9 +1669,9 @@ assert not len(torch.spyre.fallback_report())
 # Bounded, both of them. In `decode` the first tokens have sizes of their own (0 and 1 are special), and
 # then there are symbols. In `optimise`, rates, betas and corrections are numbers that a launch brings.
 #
-# How long does a first call take? That depends on your machine, so this page cannot say; `python -m
-# benchmarks first_call` can. It can be said what a later call *does not do*: no trace, no compilation,
-# no look at a file, no load. One look into a dictionary, one allocation for each result, one launch.
+# How long does a first call take? That depends on your machine, so this page cannot say. It can be said
+# what a later call *does not do*: no trace, no compilation, no look at a file, no load. It is one look
+# into a dictionary, one allocation for each result, one launch.
 #
 # ## What falls back, and how one sees it
 #
@@ -1736,6 +1752,10 @@ for name, op in ops.items():
     eager_text, compiled_text = both_programs(op, values)
     print(f"{name:<10}", "the same" if eager_text == compiled_text else "different")
     assert eager_text == compiled_text
+
+# %% [markdown]
+# That is also how one looks for a fault. Run a wrong model eagerly, op by op: the first op that is wrong
+# there has the instructions that it has in the model.
 
 # %% [markdown]
 # ## Break it
@@ -1881,9 +1901,8 @@ forget_programs()
 install(**{**OURS, "loop_tracer": Unmasked})
 try:
     pad()
-except Exception as error:
+except ValueError as error:
     printed(error)
-backend.current().queue(0).reset()
 
 # %%
 forget_programs()
@@ -1892,8 +1911,9 @@ print(pad())
 assert pad() == [0, 1, 1, 1, 1, 0]
 
 # %% [markdown]
-# The load unit knows the tensor's memory, and looked at the whole range before it moved a byte. Put
-# back, the mask lets it touch what is there.
+# Inductor compiled it without a doubt. But `prepare` reads what a program will touch and compares it with
+# the shapes that the artifact promises, so this one never came near the card. (What depends on values, as
+# an index does, is checked by the load unit.) With the mask put back, only what is there is touched.
 
 # %% [markdown]
 # ## Assembled
