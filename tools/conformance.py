@@ -8,8 +8,9 @@
 Every sample input of every operator runs in each form that it has (function, on tensors with gaps,
 in place, with `out=`), and everything is compared: values, dtype, shape, aliasing, strides. So do
 the calls that are errors. The record is of a card without compiled operators, where all but copies
-and views run on the CPU; `--compiled` runs the programs, of which a few samples take a while. How an operator ran is seen while it runs, never declared. A wrong result
-or a crash is an exit status of 1 and is not written anywhere: it is to be put right.
+and views run on the CPU; `--compiled` runs the programs, of which a few samples take a while. How
+an operator ran is seen while it runs, never declared. A wrong result or a crash is an exit status
+of 1 and is not written anywhere: it is to be put right.
 """
 
 from __future__ import annotations

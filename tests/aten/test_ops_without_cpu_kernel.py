@@ -72,6 +72,7 @@ REASONS = {
     "aten::matmul_backward": "nested tensors only: matmul is composed elsewhere",
 }
 
+
 def has_kernel(op: str, *keys: str) -> bool:
     return any(torch._C._dispatch_has_kernel_for_dispatch_key(op, key) for key in keys)
 
