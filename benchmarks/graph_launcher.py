@@ -110,7 +110,13 @@ class GraphLauncher:
     def _read(self, folder: Path) -> tuple[Graph, int]:
         """A program's graph, which must fit the binary beside it, and the bytes that were read."""
         file = folder / GRAPH
-        content, binary = file.read_bytes(), (folder / BINARY).read_bytes()
+        try:
+            content, binary = file.read_bytes(), (folder / BINARY).read_bytes()
+        except OSError as error:
+            raise GraphError(
+                f"{error.filename}: {error.strerror}; a launch in this block reads its program's "
+                "graph from there, so leave the files alone until the block ends"
+            ) from None
         graph = deserialised(content, str(file))
         if hashlib.sha256(binary).hexdigest() != graph.program:
             raise GraphError(f"{folder / BINARY} is not the program that {file} is for")

@@ -817,7 +817,7 @@ def is_over(access: Access) -> bool:
 # %% Look only when two queues are busy tags=["export"] file="runtime/hazards.py"
 from operator import itemgetter
 
-from torch_spyre_ref.runtime.footprints import footprint
+from torch_spyre_ref.runtime.footprints import footprint, is_scratch
 
 
 class Watch:
@@ -890,6 +890,12 @@ assert order.known("C")["A"] == 1, "though it never waited for A"
 # event when that very operation is complete, and the queue holds this one back until all its events
 # have fired. `seen` is for the race checker: whoever the runtime has found to be over is in order,
 # too. `accepts` is a door for drills.)
+#
+# One thing more. Who reads what another queue writes needs it *written*: if the writer fails, so must
+# the reader. But who overwrites a program's scratch memory, or a correction slot that its last reader
+# has left behind, needs only that the other is *over*, well or not; or one stream's broken program
+# would poison every stream that launches the same one. So there are two orders: `_order` is all that
+# comes before, and `_sure` what must have been done. Only the second spares a reader its edge.
 
 
 # %% Derive the edges of a card tags=["export"] file="runtime/hazards.py"
@@ -903,14 +909,17 @@ from torch_spyre_ref.runtime.vector_clocks import Order
 class Hazards(Watch):
     """The edges of one card's ``queues``; the last ``kept`` of them are in ``edges``.
 
-    ``count`` is how many there were.
+    ``count`` is how many there were. ``orders`` are all that comes before, and of that what must
+    have been done, not only be over.
     """
 
-    def __init__(self, queues: Sequence["Queue"], order: Order, on: bool, kept: int = 4096) -> None:
+    def __init__(
+        self, queues: Sequence["Queue"], orders: tuple[Order, Order], on: bool, kept: int = 4096
+    ) -> None:
         super().__init__(queues)
         self.on, self.count = on, 0
         self.edges: deque[Edge] = deque(maxlen=kept)
-        self._order = order
+        self._order, self._sure = orders
 
     def waits(self, queue: "Queue", ticket: int, event: Event) -> None:
         """Operation ``ticket`` of ``queue`` waits for ``event``: an order like any other."""
@@ -920,24 +929,36 @@ class Hazards(Watch):
             self.look()
         elif event.queue.works_for is self.alone:
             return  # taken in with all that is pending, if ever
-        self._order.wait(queue, ticket, event.queue, event.ticket)
+        self._wait(queue, ticket, event)
+
+    def _wait(self, queue: "Queue", ticket: int, event: Event) -> None:
+        if event.queue is not None and event.ticket is not None:
+            for order in (self._order,) if event.of_end else (self._order, self._sure):
+                order.wait(queue, ticket, event.queue, event.ticket)
 
     def take_in(self, queue: "Queue", entry: "Pending") -> None:
         """Take in an operation that was enqueued before, and what it waits for."""
         for event in queue.line.awaited(entry):
-            if event.queue is not None and event.ticket is not None:
-                self._order.wait(queue, entry.ticket, event.queue, event.ticket)
+            self._wait(queue, entry.ticket, event)
         super().take_in(queue, entry)
 
-    def submitted(self, queue: "Queue", entry: "Pending") -> Sequence[Event]:
-        """The events that an operation of a queue that is not alone has to wait for."""
+    def submitted(self, queue: "Queue", entry: "Pending", fresh: bool = False) -> Sequence[Event]:
+        """The events that an operation of a queue that is not alone has to wait for.
+
+        It is ``fresh`` if what was to be in the bytes that it writes is of no use to anybody.
+        """
         if not self.is_needed(queue):
             return ()
         accesses = footprint(entry.operation, entry.work)
         found = conflicts(self._touched, accesses, Access(entry.ticket, queue)) if accesses else ()
         if not found:
             return ()
-        return [edge.producer.owe(edge.after) for edge in self._derive(queue, entry.ticket, found)]
+        return list(self._derive(queue, entry, found, fresh))
+
+    def is_overwritten(self, interval: Interval, ticket: int) -> bool:
+        """Whether all that is known of an interval is written again by operations after one."""
+        writers = self._touched.writers(interval)
+        return bool(writers) and all(writer.ticket > ticket for writer in writers)
 
     @property
     def seen(self) -> Sequence["Queue"]:
@@ -950,19 +971,23 @@ class Hazards(Watch):
         self.clear()
 
     def _derive(
-        self, queue: "Queue", ticket: int, found: Sequence[tuple[str, Access, Interval]]
-    ) -> Iterator[Edge]:
-        order = self._order
-        known = order.known(queue)
+        self,
+        queue: "Queue",
+        entry: "Pending",
+        found: Sequence[tuple[str, Access, Interval]],
+        fresh: bool,
+    ) -> Iterator[Event]:
         for reason, (after, producer, _), where in found:
-            if after <= producer.done or after <= known.get(producer, 0):
+            over = reason != "RAW" and (fresh or is_scratch(entry.operation, where))
+            order = self._order if over or reason == "WAR" else self._sure
+            if after <= producer.done or after <= order.known(queue).get(producer, 0):
                 continue
-            edge = Edge(reason, producer, after, queue, ticket, where)
+            edge = Edge(reason, producer, after, queue, entry.ticket, where)
             if self.accepts(edge):
-                known = order.wait(queue, ticket, producer, after)
                 self.count += 1
                 self.edges.append(edge)
-                yield edge
+                yield (event := producer.owe(after, over))
+                self._wait(queue, entry.ticket, event)
 
     def accepts(self, edge: Edge) -> bool:
         """Whether an edge that is needed is added: always, but in drills that leave one out."""
@@ -1422,7 +1447,7 @@ class TwoQueues(OneQueue):
 
     def _launch(self, first: Queue, queue: Queue, bound: BoundLaunch) -> int:
         before = bound.slot.reader()
-        ready = first.submit_prepared(bound.preparation, bound.label, after=before)
+        ready = first.submit_prepared(bound.preparation, bound.label, behind=before)
         return queue.submit_prepared(bound.compute, bound.label, after=(first, ready))
 
 
@@ -1954,7 +1979,7 @@ class NoForwardRule(TwoQueues):
     """A program does not wait for its patch."""
 
     def _launch(self, first, queue, bound):
-        first.submit_prepared(bound.preparation, after=bound.slot.reader())
+        first.submit_prepared(bound.preparation, behind=bound.slot.reader())
         return queue.submit_prepared(bound.compute)
 
 

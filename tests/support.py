@@ -89,4 +89,5 @@ def take_programs_off() -> None:
         for queue in card.queues:
             queue.settle()  # what is enqueued keeps its program
     for _, programs in backend.current().prepared():
-        programs.evict()
+        while programs.evict():  # one at a time
+            pass

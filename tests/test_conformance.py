@@ -162,6 +162,32 @@ def doubled(tmp_path: Path) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
     plans.clear()  # torch keeps the kernel, and with it whatever it holds
 
 
+def test_an_index_out_of_bounds_is_refused_when_its_program_has_run() -> None:
+    place = torch.tensor([99])
+    samples = [SampleInput(X, args=(torch.tensor([1]),)), SampleInput(X, args=(place,))]
+
+    def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return x.index_select(0, index)
+
+    bad = SimpleNamespace(sample_input=samples[1])
+    refused = operator(
+        take,
+        sample_inputs=lambda device, dtype: samples[:1],
+        error_inputs_func=take,
+        error_inputs=lambda device: [bad, bad],
+    )
+    assert faults(refused) == []
+
+
+def test_a_fault_that_only_the_card_finds_leaves_the_next_call_a_card() -> None:
+    def take(x: torch.Tensor) -> torch.Tensor:
+        return x.index_select(0, torch.tensor([99 * on_card(x)], device=x.device))
+
+    found = faults(operator(take))
+    assert found and "raises IndexFaultError" in found[0], found
+    assert faults(operator(lambda x: x + 1)) == []
+
+
 def test_programs_are_seen_and_several_are_a_composition(
     doubled: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:

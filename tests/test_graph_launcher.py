@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.graph_launcher import GRAPH, GraphLauncher, graph_mediated
+from benchmarks.graph_launcher import BINARY, GRAPH, GraphLauncher, graph_mediated
 from benchmarks.runtime_graph import (
     Graph,
     GraphError,
@@ -338,6 +338,17 @@ def test_a_damaged_graph_is_refused_before_anything_is_enqueued(add: Path, what:
         file.write_bytes(whole)
         launch_jobplan(plan, args)
     assert args[2].cpu().tolist() == torch.arange(0.0, 128, 2).tolist()
+
+
+@pytest.mark.parametrize("name", [GRAPH, BINARY])
+def test_a_graph_that_is_not_there_is_named(add: Path, name: str) -> None:
+    plan, (args, _) = prepare_kernel(add, 0), add_args(0)
+    with graph_mediated(copies=False) as launcher:
+        launch_jobplan(plan, args)
+        (folder(launcher, plan) / name).unlink()
+        with pytest.raises(GraphError, match=f"{name}: No such file or directory; a launch"):
+            launch_jobplan(plan, args)
+    launch_jobplan(plan, args)
 
 
 def test_a_graph_survives_its_file(add: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,11 @@ from benchmarks import streams as benchmark
 from tests.conftest import Run
 from tests.streaming import LONG, busy, pinned, queue_of, recorded, settle, write_scale
 from torch_spyre_ref import backend, submission
+from torch_spyre_ref.emulator.assembly import Assembler
+from torch_spyre_ref.emulator.program import IndexFaultError, encode
 from torch_spyre_ref.launch import JobPlan, launch_jobplan, prepare_kernel
 from torch_spyre_ref.runtime import HostCallback, Queue, QueueError
+from torch_spyre_ref.spyrecode import Argument, LaunchSpec, write_artifact
 from torch_spyre_ref.streams import TwoQueues, preparation_queue
 from torch_spyre_ref.submission import BoundLaunch, OneQueue
 
@@ -374,3 +377,129 @@ def test_copies_and_launches_of_a_stream_keep_their_order(scale: Path) -> None:
             there.copy_(out, non_blocking=True)
         torch.spyre.current_stream().synchronize()
     assert [there[0].item() for there in back] == [10 * value + 1 for value in range(6)]
+
+
+def fail_soon(stream: torch.Stream, after: int) -> None:
+    queue_of(stream).submit(HostCallback(_raise, after))
+
+
+@pytest.mark.parametrize("derive", [False, True])
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("after", [500, 1500, 2500, 3500, 20_000])
+def test_a_dropped_launch_whose_preparation_is_late_spoils_no_other(
+    scale: Path, after: int, slots: int, derive: bool
+) -> None:
+    plan, x = prepare_kernel(scale, 0, slots=slots), torch.ones(N, device="spyre:0")
+    failing, good = torch.Stream("spyre:0"), torch.Stream("spyre:0")
+    lost, between, out = (torch.zeros(N, device="spyre:0") for _ in range(3))
+    for _ in range(2 * slots):  # the lanes and the companions are there
+        with failing:
+            launch_jobplan(plan, [x, between], [1.0, 0])
+        torch.spyre.synchronize(0)
+    with backend.current().runtime.deriving(derive):
+        preparation_queue(queue_of(failing)).submit(HostCallback(lambda: None, 60_000))
+        fail_soon(failing, after)
+        with failing, suppress(QueueError):
+            launch_jobplan(plan, [x, lost], [9.0, 9])
+        with good:
+            for _ in range(slots - 1):
+                launch_jobplan(plan, [x, between], [1.0, 0])
+            launch_jobplan(plan, [x, out], [2.0, 1])
+        good.synchronize()
+        settle()
+        torch.spyre.reset(0)
+        assert [t.unique().tolist() for t in (lost, out)] == [[0], [3]]
+
+
+def test_a_launch_that_a_closed_queue_refuses_leaves_nothing_to_be_prepared(scale: Path) -> None:
+    plan, x = prepare_kernel(scale, 0, slots=1), torch.ones(N, device="spyre:0")
+    queue = backend.current().runtime.cards[0].new_queue()
+    lost, out = (torch.zeros(N, device="spyre:0") for _ in range(2))
+    launch_jobplan(plan, [x, out], [1.0, 0], queue=queue)
+    torch.spyre.synchronize(0)
+    late = preparation_queue(queue)
+    late.submit(HostCallback(lambda: None, 50_000))
+    queue.close()
+    with pytest.raises(QueueError, match="closed"):
+        launch_jobplan(plan, [x, lost], [9.0, 9], queue=queue)
+    assert [type(entry.operation) for entry in late.pending()] == [HostCallback]
+    launch_jobplan(plan, [x, out], [2.0, 1])
+    assert [t.cpu().unique().tolist() for t in (lost, out)] == [[0], [3]]
+
+
+def write_scratch(directory: Path) -> Path:
+    """An artifact: out = x[index], by way of the job's own memory."""
+    asm = Assembler("gather")
+    n = asm.dimension("n", N)
+    index, x, out = (
+        asm.argument("index", "int64"),
+        asm.argument("x", "float32"),
+        asm.argument("out", "float32"),
+    )
+    own = asm.job_memory("own", "float32", 256)
+    asm.store(own, {n: 1}, asm.load(x, {}, indices=[(asm.load(index, {n: 1}), 1, N)]))
+    asm.stage()
+    n = asm.dimension("n", N)
+    asm.store(out, {n: 1}, asm.load(own, {n: 1}))
+    roles = {"index": "input", "x": "input", "out": "output"}
+    spec = LaunchSpec.of(
+        [
+            Argument(name, role, "int64" if name == "index" else "float32", (N,), (1,))  # type: ignore[arg-type]
+            for name, role in roles.items()
+        ]
+    )
+    write_artifact(directory, encode(asm.assemble()), spec, memory=256 + 4 * N)
+    return directory
+
+
+@pytest.mark.parametrize("derive", [False, True])
+@pytest.mark.parametrize("two", [False, True])
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_program_that_fails_on_one_stream_leaves_the_others_alone(
+    tmp_path: Path, slots: int, two: bool, derive: bool, dropped: bool
+) -> None:
+    plan = prepare_kernel(write_scratch(tmp_path / "gather"), 0, slots=slots)
+    x, wrong = torch.ones(N, device="spyre:0"), torch.full((N,), N).to("spyre:0")
+    right = torch.zeros(N, dtype=torch.int64, device="spyre:0")
+    outs = [torch.zeros(N, device="spyre:0") for _ in range(3)]
+    failing, good = torch.Stream("spyre:0"), torch.Stream("spyre:0")
+    torch.spyre.synchronize(0)
+    with submission.use([OneQueue(), TwoQueues()][two]), backend.current().runtime.deriving(derive):
+        if dropped:
+            fail_soon(failing, 50_000)
+        else:
+            busy(failing)
+        with failing:
+            launch_jobplan(plan, [wrong, x, outs[0]])
+        with good:
+            for out in outs[1:]:
+                launch_jobplan(plan, [right, x, out])
+        good.synchronize()
+        with pytest.raises(UnitFailedError if dropped else IndexFaultError):
+            failing.synchronize()
+        with good:
+            assert [out.cpu().unique().tolist() for out in outs[1:]] == [[1], [1]]
+            launch_jobplan(plan, [right, x, outs[1]])
+        good.synchronize()
+
+
+def test_who_reads_what_a_failing_program_was_to_write_still_fails(tmp_path: Path) -> None:
+    """Also when it shares a slot with it, and so waits for its end anyway."""
+    plan = prepare_kernel(write_scratch(tmp_path / "gather"), 0, slots=1)
+    x, wrong = torch.ones(N, device="spyre:0"), torch.full((N,), N).to("spyre:0")
+    right = torch.zeros(N, dtype=torch.int64, device="spyre:0")
+    lost, out = torch.zeros(N, device="spyre:0"), torch.full((N,), 7.0).to("spyre:0")
+    failing, reading = torch.Stream("spyre:0"), torch.Stream("spyre:0")
+    torch.spyre.synchronize(0)
+    with backend.current().runtime.deriving(True):
+        busy(failing)
+        with failing:
+            launch_jobplan(plan, [wrong, x, lost])
+        with reading:
+            launch_jobplan(plan, [right, lost, out])
+        with pytest.raises(QueueError, match="ended before it fired"):
+            reading.synchronize()
+        settle()
+        torch.spyre.reset(0)
+    assert out.cpu().unique().tolist() == [7]

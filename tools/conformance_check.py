@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ from conformance_samples import (
 )
 from torch_spyre_ref import backend
 from torch_spyre_ref.aten import fallback
+from torch_spyre_ref.queueing.api import reset
 
 RANDOM = "random numbers"
 FRESH_MEMORY = "fresh memory"
@@ -101,6 +102,13 @@ def _watched() -> Iterator[set[str]]:
     yield kinds
     torch.accelerator.synchronize()
     kinds.update(record.kind for record in timeline if record.end > record.start)
+
+
+def _usable_again() -> None:
+    """Make a card good again after an error, of which only the first to wait was told."""
+    with suppress(Exception):
+        torch.accelerator.synchronize()
+    reset()
 
 
 class _Check:
@@ -186,14 +194,19 @@ class _Check:
         return cpu
 
     def _must_fail(self, call: Call, error: Exception) -> None:
-        """What the CPU refuses, a card refuses; but gaps are a matter of each kernel."""
+        """What the CPU refuses, a card refuses, if only when its program runs.
+
+        But gaps are a matter of each kernel.
+        """
         if call.way == GAPPED:
             return
         copier = Copier(CARD)
         pending = call.on(copier)
         try:
             pending()
+            torch.accelerator.synchronize()
         except Exception:
+            _usable_again()
             return
         raise WrongResultError(f"the CPU refuses it ({error!r:.200}), the card does not")
 
@@ -208,6 +221,7 @@ class _Check:
             with _watched() as kinds:
                 result = pending()
         except Exception as error:
+            _usable_again()
             if is_storable or not isinstance(error, NotImplementedError):
                 raise WrongResultError(f"raises {error!r:.400}") from error
             self.outcome.refused += call.way == FUNCTION

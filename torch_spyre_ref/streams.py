@@ -165,5 +165,5 @@ class TwoQueues(OneQueue):
 
     def _launch(self, first: Queue, queue: Queue, bound: BoundLaunch) -> int:
         before = bound.slot.reader()
-        ready = first.submit_prepared(bound.preparation, bound.label, after=before)
+        ready = first.submit_prepared(bound.preparation, bound.label, behind=before)
         return queue.submit_prepared(bound.compute, bound.label, after=(first, ready))

@@ -29,21 +29,33 @@ class Slot:
     """A correction slot of a job on a card, and who was last patched from it.
 
     ``queue`` and ``ticket`` name the last operation of that launch; the launch that comes next may
-    write the slot when it is over.
+    write the slot when it is over, well or not, and so is its preparation.
     """
 
-    __slots__ = ("number", "queue", "ticket")
+    __slots__ = ("number", "prepared", "queue", "ticket")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.queue: Queue | None = None
         self.ticket = 0
+        self.prepared: Place | None = None
+
+    def used(self, queues: tuple[Queue, Queue], tickets: tuple[int, int]) -> None:
+        """A launch goes through it: where it computes and is prepared, and its last tickets
+        there."""
+        (self.queue, preparing), (self.ticket, prepared) = queues, tickets
+        self.prepared = (preparing, prepared) if preparing is not self.queue else None
 
     def reader(self) -> Place | None:
-        """The queue and ticket of the launch that may still read the slot."""
-        if self.queue is None or self.queue.is_over(self.ticket):
+        """The queue and ticket of the launch that may still read the slot, or write it."""
+        if self.queue is None:
             return None
-        return self.queue, self.ticket
+        if not self.queue.is_over(self.ticket):
+            return self.queue, self.ticket
+        # A run that was dropped is over before its preparation, which goes on.
+        if self.prepared is not None and not self.prepared[0].is_over(self.prepared[1]):
+            return self.prepared
+        return None
 
 
 class BoundLaunch(NamedTuple):
@@ -111,7 +123,7 @@ class OneQueue:
     def launch(self, queue: Queue, bound: BoundLaunch) -> int:
         """See :class:`Submission`. Only a reader on another queue has to be waited for."""
         steps = (*bound.preparation, *bound.compute)
-        return queue.submit_prepared(steps, bound.label, after=bound.slot.reader())
+        return queue.submit_prepared(steps, bound.label, behind=bound.slot.reader())
 
 
 def transfer(queue: Queue, operation: Operation, label: str = "") -> int:

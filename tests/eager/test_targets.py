@@ -28,6 +28,10 @@ def _same(work: Work) -> None:
     assert not len(torch.spyre.fallback_report())
 
 
+def _places(like: torch.Tensor) -> torch.Tensor:
+    return torch.tensor([2, 0, 1], device=like.device)
+
+
 @pytest.mark.parametrize(
     "work",
     [
@@ -47,6 +51,9 @@ def _same(work: Work) -> None:
         lambda t: torch.add(t, 1, out=t),
         lambda t: torch.add(t[:2], 1, out=t[2:]),
         lambda t: torch.exp(t[0] / 16, out=t[1]),
+        lambda t: (lambda i: torch.gather(i + 5, 0, i, out=i))(_places(t)),
+        lambda t: (lambda none: torch.cat([none, t], out=none))(t.new_empty(0)),
+        lambda t: torch.scatter(t, 0, _places(t)[None], t + 7, out=t),
     ],
 )
 def test_what_is_stored(work: Work) -> None:
@@ -68,6 +75,19 @@ def test_what_is_stored(work: Work) -> None:
         lambda t: t.softmax(5),
         lambda t: torch.cat([t, t[:, :2]]),
         lambda t: torch.arange(0, 4, -1, device=t.device),
+        lambda t: t.new_ones(4, 1).add_(t),
+        lambda t: t.new_ones(4, 1).logical_xor_(t),
+        lambda t: (lambda a: torch.add(a, t, out=a))(t.new_ones(4, 1)),
+        lambda t: torch.aminmax(t, dim=0, out=[t.new_empty(4), t.new_empty(4).double()]),
+        lambda t: torch.cat([t, t[:0, :3]]),
+        lambda t: torch.cat([t[:2], t[:2]], out=t),
+        lambda t: torch.gather(t[0], 0, _places(t), out=t[0]),
+        lambda t: torch.take(t, _places(t), out=t[0, 1:]),
+        lambda t: (lambda i: torch.gather(i, 0, i[:2], out=i[1:]))(_places(t)),
+        lambda t: t[0].scatter_(0, _places(t), t[0]),
+        lambda t: t[:3].index_add_(0, _places(t), t[:3]),
+        lambda t: t.index_add(0, _places(t), t[0, :3]),
+        lambda t: torch.index_select(t, 1, _places(t), out=t.new_empty(1, 3).expand(2, 3)),
     ],
 )
 def test_what_is_refused(work: Work) -> None:

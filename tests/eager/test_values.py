@@ -102,3 +102,39 @@ def test_a_number_of_the_host_is_taken_as_it_is_at_the_call() -> None:
     assert (
         torch.ones(3, dtype=torch.int32, device="spyre") + torch.tensor(1, dtype=torch.int64)
     ).dtype == torch.int32
+
+
+@pytest.mark.parametrize(
+    ("product", "shapes"),
+    [
+        (torch.addbmm, ((2, 2), (3, 2, 2), (3, 2, 2))),
+        (torch.baddbmm, ((3, 2, 2), (3, 2, 2), (3, 2, 2))),
+        (torch.addmm, ((2, 2), (2, 2), (2, 2))),
+        (torch.addmv, ((2,), (2, 2), (2,))),
+    ],
+)
+def test_factors_of_a_product(product: Callable[..., Any], shapes: Any) -> None:
+    def scaled(beta: float, alpha: float) -> Callable[..., Any]:
+        return lambda *sides: product(*sides, beta=beta, alpha=alpha)
+
+    def of_nothing(self: torch.Tensor, *factors: torch.Tensor) -> Any:
+        return product(self * torch.nan, *factors, beta=0)
+
+    for beta, alpha in ((1.6, 2.7), (-1.6, 2), (1, 1.5), (0.6, 0.2), (0, 1.5)):
+        check(Case("factors", scaled(beta, alpha), shapes), torch.int64, _plain, 0)
+    check(Case("factors", scaled(1.6, -2.5), shapes), torch.float32, _plain, 1e-5)
+    check(Case("factor 0", of_nothing, shapes), torch.float32, _plain, 1e-5)
+
+
+@pytest.mark.parametrize("weights", [None, torch.float16, torch.float32])
+def test_statistics_have_the_dtype_of_the_input_or_of_other_weights(
+    weights: torch.dtype | None,
+) -> None:
+    def statistics(x: torch.Tensor) -> list[torch.Tensor]:
+        scale = None if weights is None else x.new_ones(4, dtype=weights)
+        rows = torch.native_layer_norm(x.transpose(1, 2), [4], scale, scale, 1e-5)
+        groups = torch.native_group_norm(x, scale, scale, 3, 4, 6, 2, 1e-5)
+        batch = torch.native_batch_norm(x, scale, scale, None, None, True, 0.1, 1e-5)
+        return [*rows[1:], *groups[1:], *batch[1:]]
+
+    check(Case("statistics", statistics, ((3, 4, 6),)), torch.float16, _plain, 4e-3)

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from torch_spyre_ref.aten.copies import refuse_internal_overlap
 from torch_spyre_ref.compiled.calls import Call
 from torch_spyre_ref.compiled.outputs import NeedsRoom
 from torch_spyre_ref.compiled.refusal import Refused
@@ -109,6 +110,8 @@ def _check_targets(call: Call, targets: Sequence[Any], results: Sequence[Any]) -
     if shapes != [target.shape for target in targets]:
         if call.op.is_inplace:
             raise RuntimeError(f"{call.op} would change the shape of what it is computed in")
+        for target in call.targets():
+            refuse_internal_overlap(target)  # with another shape it would be gone
         raise NeedsRoom([torch.Size(map(int, shape)) for shape in shapes])
     if any(result.dtype != target.dtype for target, result in zip(targets, results, strict=True)):
         call.op.judge_dtypes(call)

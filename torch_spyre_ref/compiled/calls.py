@@ -113,15 +113,15 @@ class Call:
                 self._append(position, made, args, kwargs)
         return args, kwargs, [targets[position] for position in self.op.written]
 
-    def on_meta(self) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments as tensors without data."""
-        metas = [
-            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
+    def on(self, where: str) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments as tensors of zeros on another device; on ``"meta"``, without data."""
+        zeros = [
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=where).zero_()
             for t in self.tensors
         ]
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        for position, made in self._with([*metas, *self.numbers], torch.device("meta")):
+        for position, made in self._with([*zeros, *self.numbers], torch.device(where)):
             self._append(position, made, args, kwargs)
         return args, kwargs
 

@@ -86,9 +86,13 @@ class Op:
         ]
 
     def judge_dtypes(self, call: Any) -> None:
-        """Raise as torch does where results may not be converted to what ``out=`` tensors are."""
+        """Raise as torch does where results may not be converted to what ``out=`` tensors are.
+
+        Core's rules for tensors without data are those of the CPU for pointwise ops only.
+        """
+        is_pointwise = torch.Tag.pointwise in self.overload.tags
         with torch.utils._python_dispatch._disable_current_modes():
-            args, kwargs = call.on_meta()
+            args, kwargs = call.on("meta" if is_pointwise else "cpu")
             self.overload(*args, **kwargs)
 
     def __repr__(self) -> str:

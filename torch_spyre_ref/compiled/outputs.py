@@ -18,6 +18,12 @@ from torch_spyre_ref.compiled.calls import Call, is_number
 _alias: Final = torch._C._is_alias_of  # type: ignore[attr-defined]
 
 
+ONE_PLACE: Final = (
+    "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
+    "single memory location. Please clone() the tensor before performing the operation."
+)
+
+
 def returned(call: Call, made: Sequence[Any]) -> Any:
     """What a call returns: its targets if it has any, otherwise what was made."""
     op = call.op
@@ -45,17 +51,18 @@ def overlaps(call: Call) -> bool:
 def by_copy(call: Call) -> Any:
     """Compute first, then copy into the targets. Refuses what torch refuses: a partial overlap."""
     args, kwargs, targets = call.filled([*call.tensors, *call.numbers])
-    _refuse_partial_overlap(call, targets)
+    _refuse_overlap(call, targets)
     made = call.op.function(*args, **kwargs)
     results = [made] if isinstance(made, torch.Tensor) else list(made)
     for target, result in zip(targets, results, strict=True):
         _cast_check(result, target)
         if target.shape != result.shape:
-            if call.op.is_inplace:
+            if call.op.is_inplace or _is_read(call, target):
                 raise RuntimeError(
                     f"output with shape {list(target.shape)} doesn't match the broadcast shape "
                     f"{list(result.shape)}"
                 )
+            _refuse_to_grow_into(call.tensors, target, result.shape)
             _resize(target, result.shape)
         target.copy_(result)
     return returned(call, results)
@@ -73,17 +80,56 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _refuse_partial_overlap(call: Call, targets: Sequence[torch.Tensor]) -> None:
-    if torch.Tag.pointwise not in call.op.overload.tags:
+def _is_read(call: Call, target: torch.Tensor) -> bool:
+    """Whether a pointwise op also reads what it stores into, which then keeps its shape."""
+    return _is_pointwise(call) and sum(tensor is target for tensor in call.tensors) > 1
+
+
+def _is_pointwise(call: Call) -> bool:
+    """By the functional op: an in-place or ``out=`` overload may lack the tag."""
+    return torch.Tag.pointwise in getattr(call.op.function, "tags", ())
+
+
+_DISJOINT: Final = {
+    "cat": ("tensors",),
+    "gather": ("self",),
+    "index_select": ("self", "index"),
+    "take": ("self", "index"),
+    "scatter": ("index", "src"),
+    "scatter_add": ("index", "src"),
+    "scatter_reduce": ("index", "src"),
+    "index_add": ("index", "source"),
+    "index_copy": ("index", "source"),
+    "index_put": ("indices", "values"),
+}
+"""What must lie elsewhere than what is written, as torch has it."""
+
+
+def _refuse_overlap(call: Call, targets: Sequence[torch.Tensor]) -> None:
+    """Refuse what torch refuses: of pointwise ops, and of these, also every partial overlap."""
+    packet = call.op.name.partition(".")[0].removeprefix("aten::").strip("_")
+    disjoint = _DISJOINT.get(packet, ())
+    if not disjoint and not _is_pointwise(call):
         return
-    for target in targets:
-        for tensor in call.tensors:
-            if tensor is not target and _alias(tensor, target) and _is_partial(tensor, target):
-                raise RuntimeError(
-                    "unsupported operation: some elements of the input tensor and the written-to "
-                    "tensor refer to a single memory location. Please clone() the tensor before "
-                    "performing the operation."
-                )
+    for position, value in call.arguments():
+        must_be = call.op.arguments[position].name in disjoint
+        for tensor in value if isinstance(value, (list, tuple)) else (value,):
+            if position in call.op.written or not isinstance(tensor, torch.Tensor):
+                continue
+            if any(_meets(tensor, target, must_be) for target in targets):
+                raise RuntimeError(ONE_PLACE)
+
+
+def _meets(tensor: torch.Tensor, target: torch.Tensor, must_be_disjoint: bool) -> bool:
+    """Whether two tensors share memory in a way that they must not."""
+    if not (tensor.numel() and target.numel() and _alias(tensor, target)):
+        return False
+    return (must_be_disjoint and _is_same(tensor, target)) or _is_partial(tensor, target)
+
+
+def _is_same(tensor: torch.Tensor, target: torch.Tensor) -> bool:
+    forms = [(t.storage_offset(), t.shape, t.stride(), t.dtype) for t in (tensor, target)]
+    return forms[0] == forms[1]
 
 
 def _is_partial(first: torch.Tensor, second: torch.Tensor) -> bool:
@@ -124,8 +170,25 @@ class Room(NamedTuple):
 def make_room(call: Call, shapes: Sequence[torch.Size]) -> Any:
     """Give ``out=`` tensors the shapes of the results, and make the call again."""
     for target, shape in zip(call.targets(), shapes, strict=True):
+        _refuse_to_grow_into(call.tensors, target, shape)
         _resize(target, shape)
     return call.op.overload(*call.args, **call.kwargs)
+
+
+def _refuse_to_grow_into(
+    tensors: Sequence[torch.Tensor], target: torch.Tensor, shape: torch.Size
+) -> None:
+    """Refuse an ``out=`` tensor whose new elements are those of another argument."""
+    start = target.storage_offset() * target.element_size()
+    stop = start + shape.numel() * target.element_size()
+    for tensor in tensors:
+        if tensor is target or not tensor.numel() or not _alias(tensor, target):
+            continue
+        first = tensor.storage_offset() * tensor.element_size()
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        last = first + (1 + sum((n - 1) * step for n, step in steps)) * tensor.element_size()
+        if first < stop and start < last:
+            raise RuntimeError(ONE_PLACE)
 
 
 def _resize(target: torch.Tensor, shape: torch.Size) -> None:
@@ -178,10 +241,13 @@ def judge(call: Call, on_cpu: Callable[..., Any], error: Exception) -> Any:
 
     Where it finds nothing wrong, the op has fallen back.
     """
-    if call.op.written and fallback.get_fallback_policy() == "error":
-        raise error
-    with fallback.judged(f"it could not be traced: {str(error).splitlines()[:1]}"):
-        return on_cpu(*as_tensors(call), **call.kwargs)
+    try:
+        if call.op.written and fallback.get_fallback_policy() == "error":
+            raise error
+        with fallback.judged(f"it could not be traced: {str(error).splitlines()[:1]}"):
+            return on_cpu(*as_tensors(call), **call.kwargs)
+    finally:
+        del error  # its traceback leads here, and so to itself and to the tensors of the call
 
 
 def as_tensors(call: Call) -> list[Any]:

@@ -89,6 +89,11 @@ class Arguments:
         self, args: Sequence[torch.Tensor], scalars: Sequence[int | float]
     ) -> tuple[Binding, Located]:
         """What these arguments mean, and where they lie. Raises :class:`LaunchMismatchError`."""
+        if not isinstance(scalars, (tuple, list)) or not isinstance(args, (tuple, list)):
+            raise LaunchMismatchError(
+                f"tensors in a {type(args).__name__} and scalars in a {type(scalars).__name__} "
+                f"were given; expected two lists or tuples: {self.spec}"
+            )
         like, located = _bridge.signature(args)
         key = (like, *map(type, scalars)) if scalars else like
         binding = self._bindings.get(key)

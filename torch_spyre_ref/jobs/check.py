@@ -7,7 +7,8 @@ seen: two integers that change places fill the same slot.
 
 from __future__ import annotations
 
-from torch_spyre_ref.emulator.program import FORMATS, Program, slot_bytes
+from torch_spyre_ref.emulator.program import FORMATS, Program, ProgramError, slot_bytes
+from torch_spyre_ref.emulator.program.tiles import Space
 from torch_spyre_ref.jobs.reach import Access, accesses
 from torch_spyre_ref.spyrecode import (
     Argument,
@@ -22,6 +23,7 @@ from torch_spyre_ref.spyrecode import (
 def check_program(artifact: Artifact, program: Program) -> None:
     """Raise :class:`ArtifactError` unless ``artifact`` is true of ``program``, which is its own."""
     _check_symbols(artifact, program)
+    _check_spaces(artifact, program)
     found = accesses(program)
     addresses = [symbol for symbol in _in_order(artifact.spec) if symbol.kind == "address"]
     for index in range(len(artifact.spec.arguments)):
@@ -65,6 +67,18 @@ def _kind(spec: LaunchSpec, kind: str, index: int) -> str:
     if kind == "address":
         return f"address of {spec.arguments[index].dtype}"
     return spec.scalars[index].type if kind == "scalar" else "integer"
+
+
+def _check_spaces(artifact: Artifact, program: Program) -> None:
+    """No iteration space is too large already by the sizes that are known; others count as 1."""
+    for stage in program.stages:
+        numbers = [program.numbers[dimension.size] for dimension in stage.dimensions]
+        try:
+            Space(stage, [int(n.value) if n.op == "integer" else 1 for n in numbers])
+        except ProgramError as error:
+            wrong = f"program {program.name!r}: {error}"
+            where = "JobPreparationPlan[1].properties.init_bin_file"
+            raise ArtifactError(artifact.name, where, wrong, "one that can run") from None
 
 
 def _check_role(artifact: Artifact, program: Program, index: int, own: list[Access]) -> None:

@@ -78,7 +78,7 @@ class Lane:
     """
 
     def __init__(self, job: Job, memory: JobMemory, slot: int, queues: Queues) -> None:
-        self._queues, self._ticket = queues, 0
+        self._queues, self._tickets = queues, (0, 0)
         self._job, self._memory, self._slot = job.artifact, memory, slot
         self._shift = job.shift
         self._staging = job.programs.staging
@@ -89,7 +89,11 @@ class Lane:
 
     def is_free(self, queues: Queues) -> bool:
         """Whether a launch that is prepared on the second of two queues may use it."""
-        return self._queues == queues or self._queues[0].is_over(self._ticket)
+        if self._queues == queues:
+            return True
+        (computing, preparing), (run, prepared) = self._queues, self._tickets
+        # A run that is dropped is over before its preparation, which goes on.
+        return computing.is_over(run) and preparing.is_over(prepared)
 
     def launch(self, submission: Submission, queue: Queue, bound: BoundLaunch) -> int:
         """Enqueue a launch that was bound here; the ticket of its last operation.
@@ -102,9 +106,9 @@ class Lane:
             bound.prepared_on.settle()
             queue.settle()
             raise
-        self._queues = queue, bound.prepared_on
-        self._ticket = bound.slot.ticket = ticket
-        bound.slot.queue = queue
+        first = bound.prepared_on
+        self._queues, self._tickets = (queue, first), (ticket, first.last)
+        bound.slot.used(self._queues, self._tickets)
         return ticket
 
     def bind(

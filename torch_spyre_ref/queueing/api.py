@@ -93,8 +93,10 @@ def derive_edges(on: bool = True) -> Iterator[None]:
     """In the block, order what touches the same memory on different streams, or do not.
 
     Off, as on CUDA, only events do: run a test so, under ``torch.spyre.sanitizer()``, to see
-    whether the code is portable. It holds for all threads and cards, which it waits for on the way
-    in and out.
+    whether the code is portable. It is stricter than CUDA in two places: freed memory goes to
+    whichever stream asks first (CUDA's allocator keeps it for the stream that it was made on), and
+    a copy to another card waits for its source's stream only. It holds for all threads and cards,
+    which it waits for on the way in and out.
     """
     with backend.current().runtime.deriving(on):
         yield

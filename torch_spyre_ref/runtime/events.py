@@ -13,11 +13,14 @@ class Event:
 
     ``ticket`` is the signal's submission number once it is enqueued, ``time`` the virtual ns at
     which it fired, ``error`` why it never will. At most one of the last two is ever set.
+    With ``of_end`` it fires at the end of its operation, well or not: that says that the operation
+    touches memory no more, and not that it did what it was to do.
     """
 
-    __slots__ = ("error", "queue", "ticket", "time", "waiters")
+    __slots__ = ("error", "of_end", "queue", "ticket", "time", "waiters")
 
-    def __init__(self) -> None:
+    def __init__(self, of_end: bool = False) -> None:
+        self.of_end = of_end
         self.ticket: int | None = None
         self.time: int | None = None
         self.error: BaseException | None = None

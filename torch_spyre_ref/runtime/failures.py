@@ -6,6 +6,7 @@ cause chained, and so on from these. Everybody else goes on.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_spyre_ref.runtime.errors import QueueError
@@ -51,13 +52,13 @@ class Failures:
         """Whether this is the first error; of several, only that one counts."""
         if self.first is not None:
             return False
+        # Its frames lead to whoever moved the clock, and so to a caller's tensors.
+        error.__traceback__ = None
         self.first, self.is_bad, self._is_delivered = (ticket, error), True, False
         return True
 
     def forget(self) -> None:
         """Be good again, unless closed."""
-        if self.first is not None:  # an event keeps it; its frames lead to tensors
-            self.first[1].__traceback__ = None
         self.first, self.is_bad, self._is_delivered = None, self.is_closed, False
 
     def close(self) -> None:
@@ -87,22 +88,39 @@ class Failures:
         """Raise the first error, once."""
         if self.first is not None and not self._is_delivered:
             self._is_delivered = True
-            raise self.first[1]
+            raise _stand_in(self.first[1])
+
+
+def _stand_in(error: BaseException) -> BaseException:
+    """``error`` once more, to be raised: its traceback grows by frames that have tensors in them,
+    and the queue keeps only the one that was not raised."""
+    try:
+        other = copy(error)
+    except Exception:  # a class that cannot be made again from its arguments
+        return error
+    other.__cause__, other.__context__ = error.__cause__, error.__context__
+    other.__suppress_context__ = error.__suppress_context__
+    return other
 
 
 def fail(queue: Queue, ticket: int, error: BaseException, *owed: Event | None) -> None:
     """Poison ``queue`` at ``ticket``, and with it all that wait for an event that it owed."""
-    failing = [(queue, ticket, error)]
+    failing, ends = [(queue, ticket, error)], list[Event]()
     for event in owed:
         failing += _orphans(event, error) if event is not None else []
     while failing:
         queue, ticket, error = failing.pop()
         if queue.failures.poison(ticket, error):
-            failing += abandon(queue, error)
+            failing += abandon(queue, error, ends)
+    for event in ends:
+        queue.fire(event)
 
 
-def abandon(queue: Queue, cause: BaseException, keep: int = 0) -> list[Orphan]:
-    """Drop what is pending but for the first ``keep``; the queues that this leaves waiting."""
+def abandon(queue: Queue, cause: BaseException, ends: list[Event], keep: int = 0) -> list[Orphan]:
+    """Drop what is pending but for the first ``keep``; the queues that this leaves waiting.
+
+    What is over by that goes to ``ends``, to be fired when all are dropped that are.
+    """
     orphans: list[Orphan] = []
     line, pending = queue.line, queue.line.pending
     if len(pending) > keep:
@@ -115,6 +133,8 @@ def abandon(queue: Queue, cause: BaseException, keep: int = 0) -> list[Orphan]:
             if queue in event.waiters:
                 event.waiters.remove(queue)
         line.held.pop(entry.ticket, None)
+        if entry.ticket in line.ends:
+            ends.append(line.ends.pop(entry.ticket))
         for owed in (entry.work.fires, line.owed.pop(entry.ticket, None)):
             if owed is not None:
                 orphans += _orphans(owed, cause)

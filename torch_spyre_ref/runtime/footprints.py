@@ -28,7 +28,8 @@ def footprint(operation: Operation, work: Work) -> Sequence[tuple[bool, Interval
     if isinstance(operation, Execute):
         if work.touched is None:
             return operation.accesses
-        return [*operation.accesses, *work.touched().accesses]
+        # What the caller has an interest in comes first: of several reasons, the first is told.
+        return [*work.touched().accesses, *operation.accesses]
     reads, writes = operation.reads, operation.writes
     return accesses(reads, writes) if reads or writes else ()
 
@@ -41,6 +42,16 @@ def spans(operation: Operation, work: Work) -> Iterator[tuple[bool, Sequence[Dev
         ranges = work.touched()
         yield False, ranges.reads
         yield True, ranges.writes
+
+
+def is_scratch(operation: Operation, interval: Interval) -> bool:
+    """Whether bytes that an operation writes are a program's own, which nobody reads later."""
+    memory = operation.memory if isinstance(operation, Execute) else None
+    region, start, stop = interval
+    return memory is not None and any(
+        chunk.region == region and chunk.offset <= start and stop <= chunk.offset + chunk.length
+        for chunk in memory.chunks
+    )
 
 
 class HostBytes(NamedTuple):

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_spyre_ref.runtime.events import Event
-from torch_spyre_ref.runtime.footprints import footprint
+from torch_spyre_ref.runtime.footprints import footprint, is_scratch
 from torch_spyre_ref.runtime.intervals import Access, Interval, IntervalMap
 from torch_spyre_ref.runtime.vector_clocks import Order
 
@@ -120,14 +120,17 @@ class Watch:
 class Hazards(Watch):
     """The edges of one card's ``queues``; the last ``kept`` of them are in ``edges``.
 
-    ``count`` is how many there were.
+    ``count`` is how many there were. ``orders`` are all that comes before, and of that what must
+    have been done, not only be over.
     """
 
-    def __init__(self, queues: Sequence["Queue"], order: Order, on: bool, kept: int = 4096) -> None:
+    def __init__(
+        self, queues: Sequence["Queue"], orders: tuple[Order, Order], on: bool, kept: int = 4096
+    ) -> None:
         super().__init__(queues)
         self.on, self.count = on, 0
         self.edges: deque[Edge] = deque(maxlen=kept)
-        self._order = order
+        self._order, self._sure = orders
 
     def waits(self, queue: "Queue", ticket: int, event: Event) -> None:
         """Operation ``ticket`` of ``queue`` waits for ``event``: an order like any other."""
@@ -137,24 +140,36 @@ class Hazards(Watch):
             self.look()
         elif event.queue.works_for is self.alone:
             return  # taken in with all that is pending, if ever
-        self._order.wait(queue, ticket, event.queue, event.ticket)
+        self._wait(queue, ticket, event)
+
+    def _wait(self, queue: "Queue", ticket: int, event: Event) -> None:
+        if event.queue is not None and event.ticket is not None:
+            for order in (self._order,) if event.of_end else (self._order, self._sure):
+                order.wait(queue, ticket, event.queue, event.ticket)
 
     def take_in(self, queue: "Queue", entry: "Pending") -> None:
         """Take in an operation that was enqueued before, and what it waits for."""
         for event in queue.line.awaited(entry):
-            if event.queue is not None and event.ticket is not None:
-                self._order.wait(queue, entry.ticket, event.queue, event.ticket)
+            self._wait(queue, entry.ticket, event)
         super().take_in(queue, entry)
 
-    def submitted(self, queue: "Queue", entry: "Pending") -> Sequence[Event]:
-        """The events that an operation of a queue that is not alone has to wait for."""
+    def submitted(self, queue: "Queue", entry: "Pending", fresh: bool = False) -> Sequence[Event]:
+        """The events that an operation of a queue that is not alone has to wait for.
+
+        It is ``fresh`` if what was to be in the bytes that it writes is of no use to anybody.
+        """
         if not self.is_needed(queue):
             return ()
         accesses = footprint(entry.operation, entry.work)
         found = conflicts(self._touched, accesses, Access(entry.ticket, queue)) if accesses else ()
         if not found:
             return ()
-        return [edge.producer.owe(edge.after) for edge in self._derive(queue, entry.ticket, found)]
+        return list(self._derive(queue, entry, found, fresh))
+
+    def is_overwritten(self, interval: Interval, ticket: int) -> bool:
+        """Whether all that is known of an interval is written again by operations after one."""
+        writers = self._touched.writers(interval)
+        return bool(writers) and all(writer.ticket > ticket for writer in writers)
 
     @property
     def seen(self) -> Sequence["Queue"]:
@@ -167,19 +182,23 @@ class Hazards(Watch):
         self.clear()
 
     def _derive(
-        self, queue: "Queue", ticket: int, found: Sequence[tuple[str, Access, Interval]]
-    ) -> Iterator[Edge]:
-        order = self._order
-        known = order.known(queue)
+        self,
+        queue: "Queue",
+        entry: "Pending",
+        found: Sequence[tuple[str, Access, Interval]],
+        fresh: bool,
+    ) -> Iterator[Event]:
         for reason, (after, producer, _), where in found:
-            if after <= producer.done or after <= known.get(producer, 0):
+            over = reason != "RAW" and (fresh or is_scratch(entry.operation, where))
+            order = self._order if over or reason == "WAR" else self._sure
+            if after <= producer.done or after <= order.known(queue).get(producer, 0):
                 continue
-            edge = Edge(reason, producer, after, queue, ticket, where)
+            edge = Edge(reason, producer, after, queue, entry.ticket, where)
             if self.accepts(edge):
-                known = order.wait(queue, ticket, producer, after)
                 self.count += 1
                 self.edges.append(edge)
-                yield edge
+                yield (event := producer.owe(after, over))
+                self._wait(queue, entry.ticket, event)
 
     def accepts(self, edge: Edge) -> bool:
         """Whether an edge that is needed is added: always, but in drills that leave one out."""

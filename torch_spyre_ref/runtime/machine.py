@@ -147,7 +147,7 @@ class Runtime:
             rules(operations),
             queue_depth,
         )
-        order = Order(done)
+        orders = Order(done), Order(done)
         self.cards = tuple(
             AttachedCard(
                 Card(
@@ -160,7 +160,7 @@ class Runtime:
                     fetch_unit,
                 ),
                 shared,
-                partial(hazards, order=order, on=derive_edges),
+                partial(hazards, orders=orders, on=derive_edges),
             )
             for index in range(devices)
         )

@@ -26,16 +26,18 @@ class Pending(NamedTuple):
 class Line:
     """The operations of a queue that are not complete, in order, and the edges between queues.
 
-    By ticket, ``held`` has the events that an operation waits for without saying so itself, and
-    ``owed`` the event that fires when it is complete.
+    By ticket, ``held`` has the events that an operation waits for without saying so itself,
+    ``owed`` the event that fires when it is complete, and ``ends`` the one that fires when it is
+    over, well or not.
     """
 
-    __slots__ = ("held", "owed", "pending")
+    __slots__ = ("ends", "held", "owed", "pending")
 
     def __init__(self) -> None:
         self.pending: deque[Pending] = deque()
         self.held: dict[int, Sequence[Event]] = {}
         self.owed: dict[int, Event] = {}
+        self.ends: dict[int, Event] = {}
 
     def awaited(self, entry: Pending) -> list[Event]:
         """The events that have yet to fire before ``entry`` can start."""

@@ -30,6 +30,11 @@ class Progress:
         """The last operation that is over, as far as time has come."""
         return self._done
 
+    @property
+    def last(self) -> int:
+        """The last operation that was submitted."""
+        return self._last
+
     def wait(self, ticket: int) -> None:
         """Hold the host until operation ``ticket`` of this queue is complete.
 

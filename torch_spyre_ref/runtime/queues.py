@@ -11,7 +11,7 @@ submissions are refused, and the error is raised once by ``synchronize``, ``quer
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from torch_spyre_ref.emulator.card import Card
@@ -47,6 +47,9 @@ class Shared(NamedTuple):
 Place = tuple["Queue", int]
 """An operation: its queue, and its ticket there."""
 
+NOBODY: tuple[Place | None, Place | None] = (None, None)
+"""Whom an operation comes after, and behind whom it comes."""
+
 
 class Queue(Progress):
     """One queue of ``card``; lower ``priority`` numbers get a contended pipeline first.
@@ -77,6 +80,7 @@ class Queue(Progress):
         self._timeline = shared.timeline
         self.line = Line()
         self._pending, self._held, self._owed = self.line.pending, self.line.held, self.line.owed
+        self._ends = self.line.ends
 
     def submit(self, operation: Operation, label: str = "") -> int:
         """Enqueue ``operation`` and return its ticket. Waits while the queue is full.
@@ -97,24 +101,35 @@ class Queue(Progress):
         return operation, lower(self._shared.rules, self._card, self._shared.pinned, operation)
 
     def submit_prepared(
-        self, operations: Iterable[Prepared], label: str = "", after: Place | None = None
+        self,
+        operations: Iterable[Prepared],
+        label: str = "",
+        after: Place | None = None,
+        behind: Place | None = None,
     ) -> int:
         """Enqueue operations one after the other; the ticket of the last. Raises as ``submit``.
 
         ``after`` names an operation of any queue. The first that is no host callback waits for it,
         and those behind; if it fails, so do they, and if it was not done, nothing more is enqueued.
+        ``behind`` names one that need only be over, well or not: what the first then overwrites is
+        of no use to anybody any more.
         """
         enqueue, host = self._enqueue, self._host
+        places = NOBODY if after is None and behind is None else (after, behind)
         with self._clock:
             for operation, work in operations:
-                if after is not None and work.pipeline is not host:
-                    ticket, after = enqueue(operation, work, label, after), None
+                if places is not NOBODY and work.pipeline is not host:
+                    ticket, places = enqueue(operation, work, label, places), NOBODY
                 else:
                     ticket = enqueue(operation, work, label)
         return ticket
 
     def _enqueue(
-        self, operation: Operation, work: Work, label: str, after: Place | None = None
+        self,
+        operation: Operation,
+        work: Work,
+        label: str,
+        places: tuple[Place | None, Place | None] = NOBODY,
     ) -> int:
         clock, pending, is_checked = self._clock, self._pending, self._sanitizer.on
         if self._faults.planted:
@@ -126,15 +141,16 @@ class Queue(Progress):
             self._make_room()
         if self.failures.is_bad or self._unwritten.any or pipeline is self._control:
             self._refuse_unless_good(operation, work)
-        event = self._ordered_after(after) if after is not None else None
+        ordered = () if places is NOBODY else self._ordered(*places)
         ticket = self._last = clock.ticket()
         if fires is not None:
             fires.ticket, fires.queue = ticket, self
         entry = new(Pending, (ticket, clock.now, label, line, operation, work))
         hazards = self._hazards
-        if event is not None:
-            hazards.waits(self, ticket, event)
-            self._held[ticket] = [event]
+        if ordered:
+            for event in ordered:
+                hazards.waits(self, ticket, event)
+            self._held[ticket] = ordered
         if awaited is not None:
             hazards.waits(self, ticket, awaited)
         elif (
@@ -142,7 +158,7 @@ class Queue(Progress):
             and hazards.alone is not self.works_for
             and fires is None
             and pipeline is not self._host
-            and (events := hazards.submitted(self, entry))
+            and (events := hazards.submitted(self, entry, places[1] is not None))
         ):
             self._held[ticket] = [*self._held.get(ticket, ()), *events]
         pending.append(entry)
@@ -154,22 +170,30 @@ class Queue(Progress):
             self._start_head()
         return ticket
 
-    def _ordered_after(self, after: Place) -> Event | None:
-        """What fires when an operation is complete. Raises ``QueueError`` if it was not done."""
-        queue, ticket = after
-        if queue is self:
-            return None
-        if queue.is_over(ticket):
-            queue.failures.require(ticket)
-            return None
-        return queue.owe(ticket)
+    def _ordered(self, after: Place | None, behind: Place | None) -> Sequence[Event]:
+        """What fires when one operation is complete, and another is over.
+
+        Raises ``QueueError`` if the first was not done.
+        """
+        events = []
+        for place in (after, behind):
+            if place is not None and (queue := place[0]) is not self:
+                if not queue.is_over(place[1]):
+                    events.append(queue.owe(place[1], place is behind))
+                elif place is after:
+                    queue.failures.require(place[1])
+        return events
 
     def reset(self) -> None:
         """Let the running operation end, drop the others, and forget the error."""
         with self._clock:
             cause = QueueError(f"queue {self.name} was reset before it was done")
-            for queue, ticket, error in abandon(self, cause, keep=0 if self.line.is_idle else 1):
+            ends: list[Event] = []
+            keep = 0 if self.line.is_idle else 1
+            for queue, ticket, error in abandon(self, cause, ends, keep):
                 fail(queue, ticket, error)
+            for event in ends:
+                self.fire(event)
             while self._pending:
                 self._clock.step()
             self._done = self._last
@@ -184,11 +208,12 @@ class Queue(Progress):
             self.reset()
             self.failures.close()
 
-    def owe(self, ticket: int) -> Event:
-        """The event that fires when pending operation ``ticket`` is complete."""
-        event = self._owed.get(ticket)
+    def owe(self, ticket: int, of_end: bool = False) -> Event:
+        """The event that fires when pending operation ``ticket`` is complete, or its end."""
+        known = self._ends if of_end else self._owed
+        event = known.get(ticket)
         if event is None:
-            event = self._owed[ticket] = Event()
+            event = known[ticket] = Event(of_end)
             event.ticket, event.queue = ticket, self
         return event
 
@@ -268,6 +293,7 @@ class Queue(Progress):
         ticket, submitted, label, _, operation, work = entry
         _, _, _, nbytes, sticks, _, fires, _, _, _ = work
         owed = self._owed.pop(ticket, None) if self._owed else None
+        end = self._ends.pop(ticket, None) if self._ends else None
         clock = self._clock
         self._done = ticket
         clock.retire(entry)
@@ -282,16 +308,18 @@ class Queue(Progress):
             self.failures.lose(ticket, ticket, repr(error))
             fail(self, ticket, error, fires, owed)
             if self._hazards.on:
-                self._unwritten.add(self, entry)
+                self._unwritten.add(self, entry, self._hazards.is_overwritten)
+            if end is not None:
+                self.fire(end)
             return
-        if fires is not None:
-            self._fire(fires)
-        if owed is not None:
-            self._fire(owed)
+        for event in (fires, owed, end):
+            if event is not None:
+                self.fire(event)
         if self._pending:
             self._start_head()
 
-    def _fire(self, event: Event) -> None:
+    def fire(self, event: Event) -> None:
+        """Let those go on that wait for an event."""
         event.time = self._clock.now
         for queue in event.waiters:
             queue._start_head()
@@ -303,6 +331,6 @@ class Queue(Progress):
         if entry.work.dispatch is not None:
             entry.work.dispatch.leave()
         if self._hazards.on and self.error is not None:
-            self._unwritten.add(self, entry)
+            self._unwritten.add(self, entry, self._hazards.is_overwritten)
         if not self._pending:
             self._done = self._last

@@ -7,11 +7,12 @@ the queue is reset: then what it dropped has not happened.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torch_spyre_ref.runtime.errors import QueueError
 from torch_spyre_ref.runtime.footprints import footprint
-from torch_spyre_ref.runtime.intervals import Access, IntervalMap
+from torch_spyre_ref.runtime.intervals import Access, Interval, IntervalMap
 
 if TYPE_CHECKING:
     from torch_spyre_ref.runtime.lowering import Work
@@ -27,10 +28,16 @@ class Unwritten:
         self.any = False
         self._writers = IntervalMap()
 
-    def add(self, queue: Queue, entry: Pending) -> None:
-        """An operation of a queue that is poisoned was not done."""
+    def add(
+        self, queue: Queue, entry: Pending, is_overwritten: Callable[[Interval, int], bool]
+    ) -> None:
+        """An operation of a queue that is poisoned was not done.
+
+        ``is_overwritten`` says whether all of an interval has a writer after a ticket: what comes
+        of it then is that one's affair.
+        """
         for is_write, interval in footprint(entry.operation, entry.work):
-            if is_write:
+            if is_write and not is_overwritten(interval, entry.ticket):
                 self.any = True
                 self._writers.write(interval, Access(entry.ticket, queue))
 

@@ -22,6 +22,7 @@ BINARY: Final = "program.bin"
 MAX_DOCUMENT: Final = 1 << 20
 MAX_PROGRAM: Final = 64 << 20
 MAX_JOB: Final = 128 << 30
+MAX_HOST: Final = 64 << 20
 
 _MAX_COMMANDS: Final = 64
 
@@ -128,22 +129,27 @@ class Artifact(Record):
         """Follow the plan: what each host buffer holds, and which bytes each step may touch."""
         binary, slot = self.binary.dev_ptr, self.spec.correction_size
         correction, memory = self._job[:binary], self._job[after(self.binary) :]
-        buffers: dict[int, int] = {}
-        patched = set[tuple[int, int]]()
+        buffers: dict[int, int] = {}  # what each holds now
+        largest: dict[int, int] = {}
+        slots, patched = set[int](), set[tuple[int, int]]()
         for index, step in enumerate(self.execution):
             here = place.at(index).at("properties")
             match step:
                 case ComputeOnHost(handle, size):
                     here.require(size == slot, f"size {size}", f"{slot}, a correction slot")
                     buffers[handle] = size
+                    slots.add(handle)
                 case DataTransfer("D2H", handle, start, size):
                     _inside(self._job, start, size, here)
                     buffers[handle] = size
+                    slots.discard(handle)
                 case DataTransfer(_, handle, start, size):
                     held = buffers.get(handle, 0)
                     here.require(size == held, f"size {size}", f"{held}, all that the buffer holds")
                     _inside(correction if start < binary else memory, start, size, here)
-                    patched.add((start, size))
+                    patched = {(s, n) for s, n in patched if s + n <= start or start + size <= s}
+                    if handle in slots:
+                        patched.add((start, size))
                 case ComputeOnDevice(program, start, own):
                     wrong = f"job_bin_ptr {program}"
                     here.require(program == binary, wrong, f"{binary}, where the program is")
@@ -151,6 +157,10 @@ class Artifact(Record):
                     _inside(memory, own, 0, here)
                     wrong = f"a slot at {start}, which no transfer before has filled"
                     here.require(not slot or (start, slot) in patched, wrong, "one that is filled")
+            largest |= {h: max(n, largest.get(h, 0)) for h, n in buffers.items()}
+            total = sum(largest.values())
+            allowed = f"at most {MAX_HOST} in all"
+            here.require(total <= MAX_HOST, f"host buffers of {total} bytes", allowed)
 
 
 def after(binary: InitTransfer) -> int:

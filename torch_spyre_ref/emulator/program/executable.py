@@ -277,7 +277,8 @@ class Executable:
             numbers = slot[self.program.addresses * ADDRESS_BYTES :]
             sized = self._sized.get(numbers)
             if sized is None:
-                sized = Sized(self.program, symbols, self.spec)
+                with _running:  # a scalar may overflow the format that it is used in
+                    sized = _quiet.run(Sized, self.program, symbols, self.spec)
                 _keep(self._sized, numbers, sized, _SIZES_KEPT)
             patched = Patched(self.program.name, sized, places)
             _keep(self._patched, key, patched, _SLOTS_KEPT)
