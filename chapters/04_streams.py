@@ -445,12 +445,13 @@ class StreamDriver:
 
     def synchronize_stream(self, device: int, stream: int) -> None:
         """Wait until the stream is empty, and raise its first error."""
-        if self._backend.started:
+        if self._backend.started or self._backend.in_bad_fork:
             self.queue(device, stream).synchronize()
 
     def query_stream(self, device: int, stream: int) -> bool:
         """Whether everything enqueued so far is done."""
-        return not self._backend.started or self.queue(device, stream).query()
+        idle = not (self._backend.started or self._backend.in_bad_fork)
+        return idle or self.queue(device, stream).query()
 
     def stream_handle(self, device: int, stream: int) -> int:
         """A number that stands for the stream's queue: never null, one a stream."""
@@ -459,6 +460,10 @@ class StreamDriver:
     def after_fork(self) -> None:
         """In a forked child: the parent's queues are out of reach."""
         self._queues.clear()
+
+    def refuse_in_fork(self) -> None:
+        """Raise ``RuntimeError`` in a child that was forked after the cards had started."""
+        assert self._backend.runtime is not None
 
 
 # %%
@@ -556,7 +561,7 @@ class EventDriver:
 
     def query_event(self, handle: int) -> bool:
         """Whether the latest signal has fired. Raises as ``synchronize_event`` does."""
-        signal = self._signals[handle]
+        signal = self._latest(handle)
         queue, ticket = _place(signal)
         if queue.completed(ticket) and signal.time is None:
             queue.wait(ticket)
@@ -564,12 +569,12 @@ class EventDriver:
 
     def synchronize_event(self, handle: int) -> None:
         """Wait for the latest signal. Raises the error that kept it from firing."""
-        queue, ticket = _place(self._signals[handle])
+        queue, ticket = _place(self._latest(handle))
         queue.wait(ticket)
 
     def elapsed_time(self, start: int, end: int) -> float:
         """Virtual milliseconds between two signals, which PyTorch has seen to have fired."""
-        first, last = self._signals[start].time, self._signals[end].time
+        first, last = self._latest(start).time, self._latest(end).time
         if first is None or last is None:
             raise RuntimeError("an event has not fired yet: call its synchronize() first")
         return (last - first) / 1e6
@@ -577,6 +582,11 @@ class EventDriver:
     def destroy_event(self, handle: int, device: int) -> None:
         """Forget an event; who waits for it already keeps its signal."""
         self._signals.pop(handle, None)
+
+    def _latest(self, handle: int) -> EventSignal:
+        """The latest signal. Raises ``RuntimeError`` in a forked child, which has no cards."""
+        self._streams.refuse_in_fork()
+        return self._signals[handle]
 
 
 def _place(signal: EventSignal) -> tuple[Queue, int]:

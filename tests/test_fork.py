@@ -104,3 +104,42 @@ def test_a_loader_pins_what_workers_make_that_were_forked_or_spawned(
     script.write_text(LOADERS)
     out = run_python(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')")
     assert out == "198.0 198.0 198.0 [1.0, 1.0]\n"
+
+
+def test_streams_and_events_of_the_parent_are_refused_in_a_forked_child(run_python: Run) -> None:
+    out = run_python(
+        """
+        import os, sys, torch
+
+        stream, event, later = (
+            torch.Stream("spyre"),
+            torch.Event("spyre", enable_timing=True),
+            torch.Event("spyre", enable_timing=True),
+        )
+        with stream:
+            torch.ones(2, device="spyre")
+        event.record(stream)
+        later.record(stream)
+        stream.synchronize()
+        sys.stdout.flush()
+        child = os.fork()
+        if child:
+            assert os.waitpid(child, 0)[1] == 0
+        else:
+            for ask in (
+                event.query,
+                event.synchronize,
+                lambda: event.elapsed_time(later),
+                stream.query,
+                stream.synchronize,
+            ):
+                try:
+                    print("answered", ask())
+                except RuntimeError as error:
+                    print(str(error).partition(":")[0])
+            sys.stdout.flush()
+            os._exit(0)
+        """,
+        PYTHONWARNINGS=None,
+    )
+    assert out.splitlines() == ["Cannot use spyre in a forked subprocess"] * 5
