@@ -121,6 +121,15 @@ def test_rounding_is_measured_by_what_one_step_of_the_inputs_does() -> None:
     assert faults(operator(ill_conditioned)) == []
 
 
+def test_what_overflows_on_the_cpu_only_is_compared_with_the_truth() -> None:
+    def function(x: torch.Tensor, factor: float) -> torch.Tensor:
+        return factor * x if on_card(x) else torch.exp(200 * x).log()
+
+    assert faults(operator(lambda x: function(x, 200))) == []
+    assert "not close" in faults(operator(lambda x: function(x, 201)))[0]
+    assert "not close" in faults(operator(lambda x: function(x, torch.inf)))[0]
+
+
 @pytest.mark.parametrize(
     ("function", "runs"),
     [

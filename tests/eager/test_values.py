@@ -138,3 +138,21 @@ def test_statistics_have_the_dtype_of_the_input_or_of_other_weights(
         return [*rows[1:], *groups[1:], *batch[1:]]
 
     check(Case("statistics", statistics, ((3, 4, 6),)), torch.float16, _plain, 4e-3)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 0.5, True])
+def test_a_number_among_truth_values(number: float) -> None:
+    def work(x: torch.Tensor) -> list[torch.Tensor]:
+        places = torch.tensor([2, 0], device=x.device)
+        return [
+            torch.nn.functional.pad(x, [2, 1], value=number),
+            x.masked_fill(~x, number),
+            x.index_fill(1, places, number),
+            x.scatter(1, places[None], number),
+            torch.full_like(x, number),
+            x.eq(number),
+        ]
+
+    x = torch.tensor([[True, False, True, False]])
+    for found, wanted in zip(work(x.to("spyre")), work(x), strict=True):
+        assert torch.equal(found.cpu(), wanted)

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import (
 
 from torch_spyre_ref.aten.copies import refuse_internal_overlap
 from torch_spyre_ref.compiled.calls import Call
-from torch_spyre_ref.compiled.outputs import NeedsRoom
+from torch_spyre_ref.compiled.outputs import NeedsRoom, cast_check
 from torch_spyre_ref.compiled.refusal import Refused
 from torch_spyre_ref.compiled.trace import Sizes, Traced, trace
 from torch_spyre_ref.emulator.program.formats import FORMATS
@@ -114,6 +114,8 @@ def _check_targets(call: Call, targets: Sequence[Any], results: Sequence[Any]) -
             refuse_internal_overlap(target)  # with another shape it would be gone
         raise NeedsRoom([torch.Size(map(int, shape)) for shape in shapes])
     if any(result.dtype != target.dtype for target, result in zip(targets, results, strict=True)):
+        for target, result in zip(targets, results, strict=True):
+            cast_check(result, target)
         call.op.judge_dtypes(call)
 
 

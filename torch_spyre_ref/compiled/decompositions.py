@@ -20,7 +20,7 @@ Parts: TypeAlias = Callable[..., Any]
 @cache
 def decompositions() -> dict[Any, Parts]:
     """By op overload, a function of the same arguments."""
-    table = {**select_decomp_table(), **_OWN}
+    table: dict[Any, Parts] = {**select_decomp_table(), **_OWN}
     table |= {op: stricter(table[op]) for op, stricter in _STRICTER.items()}
     return {**table, **{op: _of_bytes(op, table.get(op)) for op in _OF_BYTES}}
 
@@ -105,6 +105,13 @@ def _with_statistics(parts: Parts) -> Parts:
     return norm
 
 
+def _pad(self: torch.Tensor, pad: Sequence[int], value: Any = 0) -> Any:
+    """Among truth values the number is one, too: Inductor's loops would take its bits."""
+    if self.dtype is torch.bool and not isinstance(value, bool):
+        return aten.constant_pad_nd.default(self, pad, bool(value))
+    return NotImplemented
+
+
 def _index_put(
     self: torch.Tensor,
     indices: Any,
@@ -142,10 +149,11 @@ def _of_bytes(reduction: Any, parts: Callable[..., Any] | None) -> Callable[...,
     return reduce
 
 
-_OWN: Final = {
+_OWN: Final[dict[Any, Parts]] = {
     aten.addbmm.default: _scaled_product(lambda left, right: torch.bmm(left, right).sum(0)),
     aten.baddbmm.default: _scaled_product(torch.bmm),
     aten._index_put_impl.default: _index_put,
+    aten.constant_pad_nd.default: _pad,
     aten.argmax.default: _in_one_row(aten.argmax.default),
     aten.argmin.default: _in_one_row(aten.argmin.default),
 }

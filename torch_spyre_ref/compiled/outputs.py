@@ -55,7 +55,7 @@ def by_copy(call: Call) -> Any:
     made = call.op.function(*args, **kwargs)
     results = [made] if isinstance(made, torch.Tensor) else list(made)
     for target, result in zip(targets, results, strict=True):
-        _cast_check(result, target)
+        cast_check(result, target)
         if target.shape != result.shape:
             if call.op.is_inplace or _is_read(call, target):
                 raise RuntimeError(
@@ -68,7 +68,8 @@ def by_copy(call: Call) -> Any:
     return returned(call, results)
 
 
-def _cast_check(result: torch.Tensor, target: torch.Tensor) -> None:
+def cast_check(result: torch.Tensor, target: torch.Tensor) -> None:
+    """Raise where a result has no place in a target, such as a float among whole numbers."""
     if not torch.can_cast(result.dtype, target.dtype):
         raise RuntimeError(
             f"result type {_name(result.dtype)} can't be cast to the desired output type "
@@ -122,6 +123,8 @@ def _refuse_overlap(call: Call, targets: Sequence[torch.Tensor]) -> None:
 
 def _meets(tensor: torch.Tensor, target: torch.Tensor, must_be_disjoint: bool) -> bool:
     """Whether two tensors share memory in a way that they must not."""
+    if tensor is target:
+        return must_be_disjoint
     if not (tensor.numel() and target.numel() and _alias(tensor, target)):
         return False
     return (must_be_disjoint and _is_same(tensor, target)) or _is_partial(tensor, target)
