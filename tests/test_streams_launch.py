@@ -392,6 +392,7 @@ def test_a_dropped_launch_whose_preparation_is_late_spoils_no_other(
     plan, x = prepare_kernel(scale, 0, slots=slots), torch.ones(N, device="spyre:0")
     failing, good = torch.Stream("spyre:0"), torch.Stream("spyre:0")
     lost, between, out = (torch.zeros(N, device="spyre:0") for _ in range(3))
+    torch.spyre.synchronize(0)
     for _ in range(2 * slots):  # the lanes and the companions are there
         with failing:
             launch_jobplan(plan, [x, between], [1.0, 0])
@@ -415,6 +416,7 @@ def test_a_launch_that_a_closed_queue_refuses_leaves_nothing_to_be_prepared(scal
     plan, x = prepare_kernel(scale, 0, slots=1), torch.ones(N, device="spyre:0")
     queue = backend.current().runtime.cards[0].new_queue()
     lost, out = (torch.zeros(N, device="spyre:0") for _ in range(2))
+    torch.spyre.synchronize(0)
     launch_jobplan(plan, [x, out], [1.0, 0], queue=queue)
     torch.spyre.synchronize(0)
     late = preparation_queue(queue)
@@ -457,8 +459,15 @@ def write_scratch(directory: Path) -> Path:
 @pytest.mark.parametrize("slots", [1, 2])
 @pytest.mark.parametrize("dropped", [False, True])
 def test_a_program_that_fails_on_one_stream_leaves_the_others_alone(
-    tmp_path: Path, slots: int, two: bool, derive: bool, dropped: bool
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    slots: int,
+    two: bool,
+    derive: bool,
+    dropped: bool,
 ) -> None:
+    if slots == 2 and not derive:  # one slot orders the launches, which share the job's memory
+        request.node.add_marker(pytest.mark.finds("race"))
     plan = prepare_kernel(write_scratch(tmp_path / "gather"), 0, slots=slots)
     x, wrong = torch.ones(N, device="spyre:0"), torch.full((N,), N).to("spyre:0")
     right = torch.zeros(N, dtype=torch.int64, device="spyre:0")
