@@ -32,7 +32,10 @@ def chapter() -> SimpleNamespace:
 
 @pytest.fixture(autouse=True)
 def an_empty_cache() -> Iterator[None]:
-    """What a test has compiled is let go of."""
+    """Nothing is compiled before a test, and what it has compiled is let go of."""
+    torch.accelerator.synchronize(0)
+    torch.spyre.clear_eager_cache()
+    torch._dynamo.reset()
     torch.spyre.reset_fallback_report()
     yield
     torch.accelerator.synchronize(0)

@@ -28,9 +28,8 @@ _INTRODUCTION = """# Operators
 Each entry of PyTorch's own operator database, run on the card with all of its sample inputs and
 compared with the CPU: values, dtype, shape, strides and aliasing, as a function, on tensors with
 gaps, in place and with `out=`. How an operator runs was seen while it ran. The card had no compiled
-operators in this run, so a **fallback** here may well be a program of
-[the eager layer](../chapters/eager.md), which `torch.spyre.eager_cache()` shows, and
-`python tools/conformance.py --compiled` compares.
+operators in this run, so a **fallback** here may well be a program of the eager layer (chapter 5),
+which `torch.spyre.eager_cache()` shows, and `python tools/conformance.py --compiled` compares.
 [`conformance.json`](../conformance.json) holds the same; `make conformance` makes it anew, and
 `make test` checks a part of it. A wrong result or a crash has no row here: it stops the build.
 """
