@@ -57,6 +57,7 @@ print(len(orders), len(right))
 
 # %%
 import dataclasses
+import gc
 import os
 
 import numpy as np
@@ -74,8 +75,19 @@ os.environ["TORCH_SPYRE_REF_DERIVE_EDGES"] = "0"
 os.environ["TORCH_SPYRE_REF_EAGER"] = "fallback"  # operators compute on the CPU until chapter 5
 
 
+def is_on_card(value):
+    """Whether a value is a tensor of a card."""
+    return isinstance(value, torch.Tensor) and value.device.type == "spyre"
+
+
 def install(**parts):
-    """Have PyTorch use these classes, and the shipped ones for every other part."""
+    """Have PyTorch use these classes, and the shipped ones for every other part.
+
+    The parts that made a tensor must free it, so this notebook drops its own.
+    """
+    for name in [name for name, value in globals().items() if is_on_card(value)]:
+        del globals()[name]
+    gc.collect()  # errors hold on to the calls that they came from
     chosen = {"submission": OneQueue, **parts}
     torch_spyre_ref.register(parts=dataclasses.replace(Parts(), **chosen))
 
@@ -112,8 +124,8 @@ install()
 torch.spyre.set_fallback_policy("silent")
 
 # %% [markdown]
-# `install` swaps classes of the backend, as in the chapters before. The setting says that the runtime
-# must not order queues by itself. That comes later, and would hide what comes first.
+# `install` swaps classes of the backend, as in the chapters before. `DERIVE_EDGES=0` says that the
+# runtime must not order queues by itself. That comes later, and would hide what comes first.
 #
 # The job is written so that its three steps may run on any three streams. What makes a stream wait for
 # another is an argument, too: `torch.Stream.wait_stream` where the two differ.
@@ -130,14 +142,14 @@ def join(earlier, later):
 
 
 def observe(action, *arguments):
-    """Run an action to its end: what it gave, and what the card did, on a clock that begins at 0."""
+    """Run an action to its end: what it gave, and what the card did, from 0 on its clock."""
     with torch.spyre.profiler() as profile:
         result = action(*arguments)
     begun = profile.window[0]
     return result, [
         one._replace(submitted=one.submitted - begun, start=one.start - begun, end=one.end - begun)
         for one in profile.operations
-        if one.label != "poison"
+        if one.label != "poison"  # what the sanitizer fills new memory with takes no time
     ]
 
 
@@ -295,7 +307,7 @@ assert torch.spyre.Event is torch.Event
 # | `cudaDeviceSynchronize` | `torch.accelerator.synchronize()` | all queues of the card; raises the earliest error |
 # | `cudaLaunchHostFunc(stream, function, …)` | none | `HostCallback(function)`; it may not call the runtime, as CUDA's may not |
 # | `cudaMemcpyAsync(…, stream)` | `copy_(…, non_blocking=True)` on pinned memory | `H2D`, `D2H`, `D2D` |
-# | a kernel's fault is sticky: every later call of the process returns it | | poisons one queue; others go on; `torch.spyre.reset()` |
+# | a kernel's fault is sticky: every later call of the process returns it | | [poisons](../docs/glossary.md#poisoned-queue) one queue; others go on; `torch.spyre.reset()` |
 # | order between streams: events, and nothing else | the same | events, and what the runtime derives |
 
 # %% [markdown]
@@ -303,7 +315,9 @@ assert torch.spyre.Event is torch.Event
 #
 # CUDA's column is from its documentation and PyTorch's sources, openreg's from PyTorch's sources.
 # torch-spyre's is from its public sources, issues and pull requests and from the PyTorch blog's post;
-# the runtime below it is closed.
+# the runtime below it is closed. (A *companion* is a second queue that prepares a stream's launches.
+# RAW, WAR and WAW are the three reasons to wait: a read after a write, a write after a read, a write
+# after a write. Each has a section below.)
 #
 # | concept | CUDA | torch-spyre | openreg | here |
 # | --- | --- | --- | --- | --- |
@@ -351,15 +365,19 @@ print("not joined:", raced)
 assert raced != from_three
 
 # %%
+fetched_from = min(record.start for record in racing if record.pipeline == "d2h")
+computed_at = min(record.end for record in racing if record.pipeline == "compute")
+print(f"the first result is fetched from {fetched_from:,} ns on, and computed at {computed_at:,}")
+assert fetched_from < computed_at
 gantt(
     bars(racing),
     "Nobody waits: A is computed before it has come, and fetched before it is computed",
+    until=makespan,
 )
 
 # %% [markdown]
-# It is even faster, and all zeros. `D2H` started at the third microsecond, when the only thing in
-# `doubled` was what it was made with. No call failed. On another day, with other sizes, some of the
-# results would have been right.
+# It is even faster, and all zeros: what is fetched is what `doubled` was made with. No call failed,
+# and nothing in the results says that they are none.
 #
 # The [sanitizer](../docs/glossary.md#sanitizer) has a race checker. For each operation it asks: who
 # else touches these bytes, and does anything say which of the two comes first? It does not look at who
@@ -382,8 +400,8 @@ print(f"... and {len(reports) - 1} more")
 assert len(reports) == 8, "for each batch, compute after copy and copy after compute"
 
 # %% [markdown]
-# Both operations, both lines of the program, and what is missing: an event. With `join` back in its
-# place the same checker is silent:
+# Both operations, both lines of the program (`cell:30` is line 30 of its cell), and what is missing:
+# an event. With `join` back in its place the same checker is silent:
 
 # %%
 with torch.spyre.sanitizer():
@@ -398,7 +416,9 @@ print("joined: nothing to report")
 # PyTorch names a stream by its card and a number. Number 0 is there from the beginning, the others
 # come from a pool (`StreamPool`, written by hand: 32 of each priority, in turn, as CUDA's). The queue
 # behind a number is made when somebody first asks for it. Two threads may ask at once, hence the lock,
-# which is the clock's: whoever has it may touch queues.
+# which is the clock's: whoever has it may touch queues. On a card that has not started, every stream
+# is idle; in a forked child there are no cards ([chapter 1](01_device.ipynb)), and whoever asks for a
+# queue is told so.
 
 # %% Give every stream a queue tags=["export"]
 import torch  # noqa: F401 (it loads the libraries that the bridge needs)
@@ -468,9 +488,10 @@ class StreamDriver:
 
 # %%
 install(stream_driver=StreamDriver)
+had_started = torch.spyre.is_initialized()
 made = [torch.Stream("spyre", priority=priority) for priority in (0, 0, -1)]
 default = torch.accelerator.current_stream()
-assert not torch.spyre.is_initialized(), "streams are numbers: no card has started"
+assert torch.spyre.is_initialized() == had_started, "streams are numbers: they start no card"
 
 print("numbers: ", [stream.stream_id for stream in (default, *made)])
 driver = backend.current().streams
@@ -662,7 +683,6 @@ spec = backend.current().runtime.spec
 took = round(start.elapsed_time(end) * 1e6)
 print(f"{took:,} ns for {source.nbytes:,} bytes")
 assert took == spec.link_time(spec.sticks(1, source.nbytes))
-del destination
 
 # %% [markdown]
 # With that, the job of the picture runs on your streams and your events, and races no more:
@@ -1005,17 +1025,12 @@ class Hazards(Watch):
 
 
 # %% [markdown]
-# Install it, switch derivation on, and run the racing program of the beginning as it stands: three
-# streams, and nobody waits.
+# Install it, switch derivation on for a block, by `torch.spyre.derive_edges`, and run the racing
+# program of the beginning as it stands: three streams, and nobody waits.
 
 # %%
 OURS["hazards"] = Hazards
 install(**OURS)
-
-
-def deriving(on=True):
-    """A block in which the runtime derives edges, or does not."""
-    return backend.current().runtime.deriving(on)
 
 
 def hazards():
@@ -1028,7 +1043,8 @@ def nobody_waits(earlier, later):
 
 
 streams = [torch.Stream("spyre") for _ in range(3)]
-with deriving():
+with torch.spyre.derive_edges():
+    hazards().edges.clear()
     derived, by_derivation = double_batches(*streams, join=nobody_waits)
     edges = list(hazards().edges)
 
@@ -1057,12 +1073,12 @@ print("the last one ends at", f"{by_derivation[-1].end:,} ns, as before")
 # And while one stream has all the work, nobody looks for anything:
 
 # %%
-with deriving():
-    alone = torch.Stream("spyre")
+with torch.spyre.derive_edges():
+    alone, before = torch.Stream("spyre"), hazards().count
     double_batches(alone, alone, alone)
-    print("alone:", hazards().alone, "- edges in all:", hazards().count)
+    print("alone:", hazards().alone, "- edges before and after:", before, hazards().count)
     assert hazards().alone is queue_behind(alone)
-assert hazards().count == len(edges)
+assert hazards().count == before
 
 # %% [markdown]
 # ### All three, and what is left out
@@ -1106,7 +1122,7 @@ SMALL = {
     ("A writes x", "B reads x", "C writes x"): ["RAW", "WAR"],
     ("A writes x", "B writes x", "C writes x", "A reads x"): ["WAW", "WAW", "RAW"],
 }
-with deriving():
+with torch.spyre.derive_edges():
     for steps, expected in SMALL.items():
         derived_here = play(*steps)
         print(f"{', '.join(steps):<50} {', '.join(derived_here) or 'nothing'}")
@@ -1140,15 +1156,14 @@ def random_steps(count=24, seed=4):
 
 def all_hazards(steps):
     """Every pair of steps on different streams that use one tensor, one of them to write."""
-    touches = [
-        (stream, *({tensors[place] for place in places} for places in KINDS[kind]))
-        for stream, kind, tensors in steps
-    ]
-    return sum(
-        a != b and bool(written & also_written or written & also_read or read & also_written)
-        for number, (b, also_read, also_written) in enumerate(touches)
-        for a, read, written in touches[:number]
-    )
+    count, earlier = 0, []
+    for stream, kind, tensors in steps:
+        reads, writes = ({tensors[place] for place in places} for places in KINDS[kind])
+        for other, also_reads, also_writes in earlier:
+            is_hazard = writes & (also_reads | also_writes) or reads & also_writes
+            count += bool(is_hazard and stream != other)
+        earlier.append((stream, reads, writes))
+    return count
 
 
 def compute_sum(target, other):
@@ -1185,7 +1200,7 @@ def run_steps(steps, streams):
 
 steps = random_steps()
 in_turn = run_steps(steps, [torch.Stream("spyre")] * 3)
-with deriving():
+with torch.spyre.derive_edges():
     before = hazards().count
     at_once = run_steps(steps, streams)
     needed = hazards().count - before
@@ -1224,7 +1239,7 @@ def without(missing):
 
 install(**{**OURS, "hazards": OneLess})
 streams = [torch.Stream("spyre") for _ in range(3)]
-with deriving():
+with torch.spyre.derive_edges():
     outcomes = [without(missing) for missing in range(needed)]
 OneLess.missing = None
 print("edges left out, one at a time:", len(outcomes))
@@ -1252,7 +1267,7 @@ from torch_spyre_ref import _bridge
 
 
 def give_away(record=False):
-    """Drop a tensor while a stream is about to read it, and make another: what was read, and when."""
+    """Drop a tensor that a stream is about to read, and make another: what was read, and when."""
     reader, fetched = torch.Stream("spyre"), pinned(0)
     first = torch.full((ELEMENTS,), 3.0, device="spyre")
     place = _bridge.allocation(first).composite
@@ -1275,7 +1290,7 @@ def give_away(record=False):
 
 install(**OURS)
 without_edges, _ = give_away()
-with deriving():
+with torch.spyre.derive_edges():
     with_edges, ordered = give_away()
 print("read, and the new tensor, without edges:", without_edges)
 print("read, and the new tensor, with edges:   ", with_edges)
@@ -1288,7 +1303,7 @@ assert with_edges == [3, 4]
 # has nothing left to do. It changes no result, and not one nanosecond:
 
 # %%
-with deriving():
+with torch.spyre.derive_edges():
     recorded, ordered_too = give_away(record=True)
 assert recorded == with_edges
 assert times(ordered_too) == times(ordered)
@@ -1302,14 +1317,14 @@ print("with record_stream: the same", len(ordered_too), "operations at the same 
 # - **It does not travel.** A program that relies on derived edges is right here and wrong on CUDA. The
 #   race at the beginning of this chapter is what a GPU would make of it. Code that must run elsewhere
 #   has events in all the places where it needs them, and costs nothing extra here: where an event is,
-#   no edge is added. To test such code, switch derivation off, as this chapter does by default, and
-#   every test of events in this project.
+#   no edge is added. To test such code, run it with `torch.spyre.derive_edges(False)` and under
+#   `torch.spyre.sanitizer()`: what then is silent is ordered by events alone.
 # - **The host's memory has no footprint.** When may a pinned buffer be filled again? That is a rule of
 #   its own, and comes below.
 # - **Two cards** are joined by events. A copy between them brings its own, as the last line shows.
 
 # %%
-with deriving():
+with torch.spyre.derive_edges():
     here = double_batches(*streams, join=nobody_waits)[0]
 elsewhere = double_batches(*streams, join=nobody_waits)[0]
 portable = double_batches(*streams)[0]
@@ -1323,7 +1338,6 @@ _, copied = observe(crossing.to, "spyre:1")
 kinds = [record.kind for record in sorted(copied)]
 print("from card to card:             ", ", ".join(kinds))
 assert {"EventSignal", "EventWait"} <= set(kinds)
-del crossing, _
 
 # %% [markdown]
 # ### A launch on one queue waits for its own preparation
@@ -1405,12 +1419,16 @@ def preparation_queue(queue: Queue) -> Queue:
 # 2. **Backward**: a patch goes to a slot when the program that was patched from it before has ended. It
 #    is a WAR hazard on the slot. With several slots, that program was launched several launches ago.
 #
-# Packing is in neither of them. It fills a staging buffer, which is the host's memory, and comes after
-# the transfer before it because both are in one queue. So it never waits for a program.
+# Packing is in neither of them. It fills a staging buffer, which is the host's memory, and waits for
+# the transfer before it and for nothing else, because both are in one queue. So it can run under a
+# program even when there is only one slot.
 #
 # Nothing has to be enqueued for the two rules. The slot knows the last operation of the launch before,
-# and `submit_prepared` takes the operation that its own come `after`: it is the same edge that derivation
-# adds, asked for by name. A launch on two queues is the same three operations as on one.
+# and `submit_prepared` takes the operation that its own must wait for: it is the same edge that
+# derivation adds, asked for by name, and the first operation that is not a callback has it. Forward, a
+# program comes `after` the transfer, which must have been *done*. Backward, a transfer comes `behind` the
+# earlier program, which need only be *over*. A launch on two queues is the same three operations as on
+# one.
 #
 # A launch arrives *bound*: lowered to operations, in two groups, `preparation` and `compute`. A
 # submission decides where each goes, and that is all of it. The one of chapter 3, `OneQueue`, puts both
@@ -1467,7 +1485,7 @@ two_value, two_queues = decode()
 assert two_value == one_value
 gantt(
     [record for record in two_queues if record.pipeline != "control"],
-    "The same on two queues: callback and transfer of the next launch run under this one's computation",
+    "The same on two queues: the next callback and transfer run under this computation",
     until=one_queue[-1].end,
 )
 
@@ -1512,7 +1530,7 @@ def relay():
     return third[0].item()
 
 
-with deriving():
+with torch.spyre.derive_edges():
     hazards().edges.clear()
     relayed = relay()
     reasons = [edge.reason for edge in hazards().edges]
@@ -1526,7 +1544,10 @@ assert reasons == ["RAW"]
 # Two queues cannot make anything faster, they only stop making things wait. So there is a limit, and it
 # can be written down before anything runs. All computations need the compute pipeline, one after
 # another: no run is shorter than Σ compute. All packing and all transfers of patches go through one
-# queue: no run is shorter than Σ (packing + transfer). The larger of the two is the **bound**.
+# queue: no run is shorter than Σ (packing + transfer). The larger of the two is the **limit**, and what
+# a run takes from its first submission to its last end, its *makespan*, can be measured by it.
+#
+# (Only the first launch is prepared on its stream's own queue, which has nothing else to do yet.)
 #
 # `benchmarks/streams.py` has a loop in which all three take their time, as they would for large
 # programs on a slower host: 100 µs to compute, 40 to pack, 30 to transfer. (It lies in the
@@ -1541,7 +1562,8 @@ from IPython.display import Markdown
 
 from benchmarks.streams import COMPUTE, PREPARATION, STEPS, TRANSFER, Loop
 
-bound = STEPS * max(COMPUTE, PREPARATION + TRANSFER)
+print(f"compute {COMPUTE:,} ns, pack {PREPARATION:,} ns, transfer {TRANSFER:,} ns, {STEPS} steps")
+limit = STEPS * max(COMPUTE, PREPARATION + TRANSFER)
 
 
 def loop(slots, two=True):
@@ -1550,24 +1572,24 @@ def loop(slots, two=True):
     return loop, loop.run(TwoQueues(loop.card.companion) if two else OneQueue())
 
 
-rows = ["| launches on | slots | ns a step | makespan / bound |", "| --- | ---: | ---: | ---: |"]
+rows = ["| launches on | slots | ns a step | makespan / limit |", "| --- | ---: | ---: | ---: |"]
 ratios = {}
 for two, slots in ((False, 2), (True, 1), (True, 2), (True, 3)):
-    finished, makespan = loop(slots, two)
+    finished, took = loop(slots, two)
     assert finished.seen == list(range(STEPS)), "each program found its own patch"
-    ratios[two, slots] = makespan / bound
+    ratios[two, slots] = took / limit
     name = "two queues" if two else "one queue"
-    rows.append(f"| {name} | {slots} | {makespan // STEPS:,} | {makespan / bound:.3f} |")
+    rows.append(f"| {name} | {slots} | {took // STEPS:,} | {took / limit:.3f} |")
 assert ratios[True, 2] <= 1.05
 first_preparation = PREPARATION + TRANSFER + spec.submit_time
-assert abs(ratios[True, 2] * bound - bound - first_preparation) < 100, "nothing else is left"
+assert abs(ratios[True, 2] * limit - limit - first_preparation) < 100, "nothing else is left"
 Markdown("\n".join(rows))
 
 # %% [markdown]
 # Each step of the ladder takes one thing out of computing's way. One queue: everything is in the
 # way, 170 µs a step. Two queues and one slot: packing is not, but the transfer has to wait until
 # the program has let go of the slot, so 130. Two slots: nothing is, 100, and what is left above the
-# bound is the very first preparation, which no computation could hide. A third slot has nothing
+# limit is the very first preparation, which no computation could hide. A third slot has nothing
 # left to give.
 
 
@@ -1578,10 +1600,19 @@ def steps_of(finished, count=4):
     return [one._replace(label="") for one in shown if one.end <= count * (COMPUTE + PREPARATION)]
 
 
-gantt(steps_of(loop(1)[0]), "Two queues, one slot: a transfer waits until the slot has been read")
+until = 4 * (COMPUTE + PREPARATION)
+gantt(
+    steps_of(loop(1)[0]),
+    "Two queues, one slot: a transfer waits until the slot has been read",
+    until=until,
+)
 
 # %%
-gantt(steps_of(loop(2)[0]), "Two queues, two slots: computing never waits")
+gantt(steps_of(loop(2)[0]), "Two queues, two slots: computing never waits", until=until)
+
+# %% [markdown]
+# (The first two callbacks lie over each other: one is on the stream's own queue, the other on its
+# companion, and callbacks of two queues may run at once.)
 
 # %% [markdown]
 # ### The host's buffer is nobody's footprint
@@ -1663,7 +1694,7 @@ CASES = {
     "two queues, packed ahead, gated pool": (packed_into_a_pool, 2, True),
 }
 first_reports = {}
-with deriving():
+with torch.spyre.derive_edges():
     for words, (make, queues, is_safe) in CASES.items():
         checked = torch.spyre.sanitizer() if is_safe else torch.spyre.sanitizer.expect("race")
         with checked as reports:
@@ -1699,7 +1730,8 @@ for words in ("two queues, packed in order", "one queue, packed ahead"):
 #
 # An operation fails long after the call that submitted it, so the error has to find its way. Who must
 # learn of it? The queue, and whoever comes after the failed operation: in the queue, by an event, or by
-# a derived edge. Everybody else goes on.
+# a derived edge. Everybody else goes on. (A queue that has failed is *poisoned*. The end of the `with`
+# block waits for all of them, and raises nothing.)
 
 
 # %%
@@ -1712,30 +1744,27 @@ def fails(stream, words):
     queue_behind(stream).submit(HostCallback(function, 50_000))
 
 
+torch.spyre.reset()  # for whoever runs this cell again
 broken, waiting, third, reading, other = (torch.Stream("spyre") for _ in range(5))
-work = torch.zeros(ELEMENTS, device="spyre")
-source, fetched, elsewhere = pinned(1), pinned(0), torch.zeros(ELEMENTS, device="spyre")
-torch.spyre.synchronize()
+lost, kept = torch.zeros(2, ELEMENTS, device="spyre")
+source, fetched = pinned(1), pinned(0)
+with torch.spyre.derive_edges():
+    fails(broken, "parity error in core 7")
+    fails(broken, "the second error")
+    with broken:
+        lost.copy_(source, non_blocking=True)  # never happens
+    owed = broken.record_event()
+    waiting.wait_event(owed)
+    third.wait_stream(waiting)
+    with reading:
+        fetched.copy_(lost, non_blocking=True)  # a derived edge: comes after the copy
+    with other:
+        kept.copy_(source, non_blocking=True)
 
-runtime = backend.current().runtime
-runtime.derive_edges = True
-fails(broken, "parity error in core 7")
-fails(broken, "the second error")
-with broken:
-    work.copy_(source, non_blocking=True)  # never happens
-owed = broken.record_event()
-waiting.wait_event(owed)
-third.wait_stream(waiting)
-with reading:
-    fetched.copy_(work, non_blocking=True)  # a derived edge: comes after the copy
-with other:
-    elsewhere.copy_(source, non_blocking=True)
-
-backend.current().runtime.cards[0].settle()  # waits, and raises nothing
 parties = {"broken": broken, "waiting": waiting, "third": third, "reading": reading, "other": other}
 for name, stream in parties.items():
     print(f"{name:<8} {queue_behind(stream)}")
-assert (only(fetched), only(elsewhere)) == (0, 1)
+assert (only(fetched), only(kept)) == (0, 1)
 
 
 # %% [markdown]
@@ -1773,29 +1802,48 @@ assert len(causes) == 3
 
 # %% [markdown]
 # An event that will never fire says so too, at once: there is no way to wait for ever. A poisoned
-# stream takes no more work. A new stream does, and so does this one after `torch.spyre.reset()`;
-# memory stays as it was.
+# stream takes no more work. (A new stream does, and so does this one after `torch.spyre.reset()`, below;
+# memory stays as it was.)
+
 
 # %%
-asked = (
+def refusal(ask):
+    """What a call raises, on a line or two."""
+    try:
+        ask()
+    except RuntimeError as error:
+        return fill(f"{type(error).__name__} - {str(error).split(': ')[0]}", 92)
+
+
+for ask in (
     owed.synchronize,
     lambda: torch.Stream("spyre").wait_event(owed),
     lambda: broken.record_event(),
-)
-for ask in asked:
-    try:
-        ask()
-    except Exception as error:
-        print(type(error).__name__, "-", fill(str(error).split(": ")[0], 92))
+):
+    print(refusal(ask))
+
+# %% [markdown]
+# And the bytes? `lost` still holds what it held before, and nobody can tell by looking at it. Who asked
+# for them while the copy was pending, as `reading` did, has failed. Who asks *now* has nothing to wait
+# for. With derivation off they are read as they are. With derivation on, the runtime knows which bytes
+# were to be written and were not, and refuses to read them, until somebody writes them or the broken
+# queue is reset.
+
+# %%
+print("derivation off:", only(lost), "(it should be 1)")
+with torch.spyre.derive_edges():
+    refused = refusal(lost.cpu)
+    print("derivation on:", refused, sep="\n")
+    lost.copy_(torch.full((ELEMENTS,), 5.0))
+    print("written anew:", only(lost))
+assert "did not write" in refused
 
 torch.spyre.reset()
 with broken:
-    work.copy_(source, non_blocking=True)
+    lost.copy_(source, non_blocking=True)
 broken.synchronize()
-print("after reset:", only(work))
-assert only(work) == 1
-runtime.derive_edges = False
-del work, elsewhere
+print("after reset:", only(lost))
+assert only(lost) == 1
 
 # %% [markdown]
 # ## Watch it run: a loop without a single event
@@ -1812,7 +1860,7 @@ from torch_spyre_ref.emulator.figures import Drawing
 
 
 def careless(held, batches=4):
-    """Double batches, with fresh tensors for each: what came back, what the card did, and the edges."""
+    """Double batches, with fresh tensors for each: the results, the records and the edges."""
     sources = [pinned(3 * number + 1) for number in range(batches)]
     results = [pinned(0) for _ in range(batches)]
     send, work, fetch = (torch.Stream("spyre") for _ in range(3))
@@ -1863,7 +1911,7 @@ def by_queue(records, edges, title, until=0):
 
 
 install(**OURS)
-with deriving():
+with torch.spyre.derive_edges():
     tight, tight_records, tight_edges = careless(held=0)
     roomy, roomy_records, roomy_edges = careless(held=1)
 assert tight == roomy == [2, 8, 14, 20]
@@ -1914,7 +1962,7 @@ for edge in tight_edges:
 # `export_chrome_trace` writes a file for Perfetto):
 
 # %%
-with deriving(), torch.spyre.profiler() as profile:
+with torch.spyre.derive_edges(), torch.spyre.profiler() as profile:
     careless(held=1)
 print(profile.table().split("\n\nqueue")[0])
 
@@ -1963,7 +2011,7 @@ print(shown(reports[0]))
 
 # %%
 install(**{**OURS, "hazards": OneLess})
-with deriving():
+with torch.spyre.derive_edges():
     OneLess.missing, hazards().asked = 0, 0
     with torch.spyre.sanitizer.expect("race") as reports:
         spoilt, _ = give_away()
@@ -2051,7 +2099,7 @@ def everything():
     """All of the chapter's programs: what they gave, and when."""
     streams = [torch.Stream("spyre") for _ in range(3)]
     runs = [double_batches(*streams), decode()]
-    with deriving():
+    with torch.spyre.derive_edges():
         runs.append(double_batches(*streams, join=nobody_waits))
         runs.append(careless(held=0)[:2])
         edges = [(edge.reason, edge.after, edge.ticket) for edge in hazards().edges]
@@ -2100,7 +2148,7 @@ def check_prediction(prediction):
     streams = {letter: torch.Stream("spyre") for letter in "ABC"}
     x, hosts = torch.zeros(64, device="spyre"), [torch.zeros(64).pin_memory() for _ in prediction]
     runtime = backend.current().runtime
-    with runtime.deriving(True):
+    with torch.spyre.derive_edges():
         hazards = runtime.cards[0].hazards
         hazards.edges.clear()
         runtime.timeline.clear()
@@ -2172,7 +2220,7 @@ def check_double_buffered(answer):
 
         queue_of(buffer).submit(Compute(30_000, effect, (where,)), f"batch {number}")
 
-    with backend.current().runtime.deriving(False):
+    with torch.spyre.derive_edges(False):
         try:
             with torch.spyre.sanitizer(), torch.spyre.profiler() as profile:
                 answer(sources, buffers, send, work, use)
@@ -2213,7 +2261,7 @@ print(fill(check_double_buffered(double_buffered), 96))
 #   memory: a staging buffer is used again in the order of one queue, or from a pool that is gated
 #   by completion.
 # - A launch is prepared on a companion queue. With two correction slots, computing never waits, and a
-#   loop reaches the bound, the larger of all computing and all preparing.
+#   loop reaches its limit, the larger of all computing and all preparing.
 # - The first error poisons its queue, reaches whoever waits for it at once and with its cause, is
 #   raised once, and leaves the others alone.
 #
@@ -2225,6 +2273,5 @@ print(fill(check_double_buffered(double_buffered), 96))
 # [completion-gated pool](../docs/glossary.md#completion-gated-pool).
 #
 # Before: what [chapter 3](03_launch.ipynb) prepared on one queue now runs ahead. Next: programs were
-# written by hand so far. A compiler writes them, and then every operator of PyTorch is a small launch.
-# That is the fifth mapping, and still to come; [the glossary](../docs/glossary.md#fallback) has its
-# words.
+# written by hand so far. In [chapter 5](05_eager.ipynb) a compiler writes them, and every operator of
+# PyTorch becomes a small launch.

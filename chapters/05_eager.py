@@ -20,8 +20,8 @@
 # ## You will build
 #
 # - **The modules** `torch_spyre_ref/inductor/loop_tracer.py`, which turns the body of a loop into a
-#   dataflow program, and `torch_spyre_ref/eager.py`, which makes every op of PyTorch a compiled program
-#   and keeps it.
+#   dataflow program, and `torch_spyre_ref/eager.py`, which makes an op of PyTorch a compiled program and
+#   keeps it.
 # - **What it enables**: `torch.compile` with its own compiler, Inductor, and `x + y` at the prompt,
 #   by one path. What is computed one way is computed the other way, too.
 # - **Not built here**: the scheduling class, the wrapper, the graph pass, and the trace of
@@ -82,14 +82,18 @@ print(", ".join(sorted(set(operations) - {"Operation"})))
 
 
 # %%
+def is_on_card(value):
+    """Whether a value is a tensor of a card."""
+    return isinstance(value, torch.Tensor) and value.device.type == "spyre"
+
+
 def install(**parts):
     """Have PyTorch use these classes and functions, and the shipped ones for every other part.
 
     The parts that made a tensor must free it, so this notebook drops its own.
     """
-    for name, value in list(globals().items()):
-        if isinstance(value, torch.Tensor) and value.device.type == "spyre":
-            del globals()[name]
+    for name in [name for name, value in globals().items() if is_on_card(value)]:
+        del globals()[name]
     gc.collect()  # errors hold on to the calls that they came from
     torch_spyre_ref.register(parts=dataclasses.replace(Parts(), **parts))
     torch._dynamo.reset()
@@ -143,8 +147,8 @@ assert by_card.cpu().equal(by_host.cpu())
 assert [one.kind for one in later] == ["HostCallback", "H2D", "Execute"]
 
 # %% [markdown]
-# The second call is a launch as in chapter 3: a callback, a slot, a run. No number crossed the link.
-# In front of the first one came something that is not on the timeline, since it took place on the
+# The second call is a launch as in chapter 3: a callback, a slot, a run. No element of `x` or `y` crossed
+# the link, only the patch that says where they are. In front of the first one came something that is not on the timeline, since it took place on the
 # host: a program was *compiled* for this one sum. Before it could run, it was loaded. Where does a
 # program for any op that a user may think of come from? From the compiler that PyTorch already has.
 
@@ -235,8 +239,10 @@ registration.register()
 
 # %% [markdown]
 # The graph pass rewrites one op: the product becomes an op of our own, for a reason that comes below.
-# Softmax arrives as five ops, and none of them had to be known to us by name. Its three loops become
-# one kernel, because `can_fuse_vertical` said so, and the product is another.
+# Softmax arrives as five ops, and none of them had to be known to us by name. Inductor makes loops of
+# them, here `op0` to `op3`, and does not spend a loop on what can be computed on the way, as `sub` and
+# `exp`. The product is `op0`. Softmax's three loops, with the addition in front, become one kernel,
+# because `can_fuse_vertical` said so (it is asked again after each round). The product is another.
 
 # %% [markdown]
 # ## In the field
@@ -278,14 +284,17 @@ def five_ops(x):
 
 
 def compared(host):
-    """What both cards did for the softmax of a tensor."""
+    """What both cards did for the softmax of a tensor, each run named by what it computes."""
     one_program, both = torch.compile(five_ops), []
-    for card, function in (("spyre:0", five_ops), ("spyre:1", one_program)):
-        x = host.to(card)
+    named = ("amax", "sub", "exp", "sum", "div"), ("softmax",)
+    for card, (function, names) in enumerate(zip((five_ops, one_program), named, strict=True)):
+        x = host.to(f"spyre:{card}")
         function(x)
         result, records = observe(function, x)
         torch.testing.assert_close(result.cpu(), host.softmax(-1))
-        both += records
+        runs = [one for one in records if one.kind == "Execute"]
+        both += [one for one in records if one.kind != "Execute"]
+        both += [run._replace(label=name) for run, name in zip(runs, names, strict=True)]
     return both
 
 
@@ -295,7 +304,7 @@ gantt(picture, "Softmax as five eager ops on card 0, and as one compiled program
 # %%
 for card in (0, 1):
     runs = [one.end - one.start for one in picture if (one.card, one.kind) == (card, "Execute")]
-    print(f"card {card}: {len(runs)} programs run, for {sum(runs):,} ns")
+    print(f"card {card}: programs run: {len(runs)}, for {sum(runs):,} ns")
     assert len(runs) == (5, 1)[card]
 
 # %% [markdown]
@@ -377,7 +386,7 @@ print(told(records[-3:]))
 torch.testing.assert_close(result.cpu(), torch.exp(-x.cpu()) + 1)
 
 # %% [markdown]
-# Forty lines, four ops in one program, and right. On the day of the demonstration, somebody brings a
+# A page of code, four ops in one program, and right. On the day of the demonstration, somebody brings a
 # second model:
 
 # %% tags=["raises-exception"]
@@ -518,7 +527,7 @@ print(trebled(MockHandler(), i))
 # Our handler answers with instructions of the card. Its first half, the arithmetic, is a table: `mul`
 # is `multiply`, `relu` is a `maximum` with zero. It stands in
 # [`arithmetic.py`](../torch_spyre_ref/inductor/arithmetic.py), and is quickly understood. What it is
-# called with are *values*: wires of a program, or constants, which no instruction has made yet.
+# called with are *values*: what an instruction has made (a *wire*), or a constant, which needs none.
 #
 # The other half is memory. A kernel knows its buffers by Inductor's names, and some of them nobody
 # outside of it will ever read. These need not be stored.
@@ -559,7 +568,9 @@ class OverwrittenError(Exception):
 # nothing: stride 2, from element 1 on. Not every formula is like that. `i % 3` (Inductor writes
 # `ModularIndexing`) must be computed for each element, and an index that was itself loaded, as in
 # `table[i]`, is a value already. For these the load unit takes an *index value*, checks it against a
-# limit, and adds it to the place. `at` takes an index apart into the two kinds:
+# limit, and adds it to the place. `at` takes an index apart into the two kinds. (Two helpers come from
+# outside: an `Emitter` writes instructions, each once for the same inputs; `Expressions` evaluate
+# formulas, by the card's scalar unit where all elements have them in common.)
 
 # %% Find elements, wherever they lie tags=["export"] file="inductor/loop_tracer.py"
 from typing import Any, Final
@@ -634,7 +645,7 @@ class Places(Arithmetic):
 
 
 # %% [markdown]
-# `handler` makes one for a loop of its own, without Inductor. Four indices:
+# `handler` makes one for a loop of its own, without Inductor. Five indices:
 
 # %%
 from torch.utils._sympy.functions import FloorDiv, ModularIndexing
@@ -652,15 +663,16 @@ def handler(kind, size, **dtypes):
 
 
 places, _ = handler(Places, 12, x=torch.float32)
-for index in (2 * i + 1, 11 - i, ModularIndexing(i, 1, 3), 4 * FloorDiv(i, 4) + 3):
+cycle = ModularIndexing(i, 1, 3)  # i % 3
+for index in (2 * i + 1, 11 - i, cycle, 4 * FloorDiv(i, 4) + 3, 11 - cycle):
     found = places.at(index)
     strides = list(found["strides"].values())
-    print(f"{index!s:<28} strides {strides}, offset {found['offset']},", end=" ")
+    print(f"{index!s:<31} strides {strides}, offset {found['offset']},", end=" ")
     print(len(found["indices"]), "computed")
 
 # %% [markdown]
-# A stride may be negative, as a flip has it. What is not affine is computed, all of it or the part
-# that is not.
+# A stride may be negative, as a flip has it. What is not affine is computed: the part that is not, or
+# all of it where that part is subtracted, because an index value may not be negative.
 
 # %% [markdown]
 # ### Loads and stores
@@ -913,14 +925,34 @@ for hold in (True, False):
 
 # %% [markdown]
 # Held, `x` is loaded once, and a core keeps its share of 1024 exponentials. Made again, `x` is loaded
-# twice, and no value has more than a tile. Who decides? `SpyreKernel` in
-# [`kernel.py`](../torch_spyre_ref/inductor/kernel.py) tries the first, and takes the second if the
-# scratchpad is too small.
+# twice, and no value has more than a tile. (In the last lines, `2 x 128` are two buffers of 128 bytes:
+# one is loaded while the other is read.) As long as all elements are one tile, nothing is gained by
+# that. For longer loops it is a matter of what fits:
 
 # %%
+from torch_spyre_ref.emulator.program import ScratchpadError
+
+
+def scratchpad(hold, size):
+    """The bytes of a core's scratchpad that a program needs."""
+    try:
+        text = disassemble(shares(hold, size))
+    except ScratchpadError:
+        return "more than there are"
+    return f"{int(text.split('scratchpad, ')[1].split()[0]):,}"
+
+
+for size in (1 << 10, 1 << 20, 1 << 22, 1 << 24):
+    print(f"{size:10,} elements: held {scratchpad(True, size):>20}, ", end="")
+    print(f"made again {scratchpad(False, size):>7}")
 loads = [disassemble(shares(hold)).count("= x[") for hold in (True, False)]
 print("loads of x:", loads)
 assert loads == [1, 2]
+assert scratchpad(False, 1 << 20) == scratchpad(False, 1 << 24)
+
+# %% [markdown]
+# Who decides? `SpyreKernel` in [`kernel.py`](../torch_spyre_ref/inductor/kernel.py) tries the first,
+# and takes the second if the scratchpad is too small.
 
 # %% [markdown]
 # Install it, and Inductor's own bodies run on *your* handler. The list of models once more:
@@ -1144,8 +1176,9 @@ print(torch.spyre.fallback_report())
 # %% [markdown]
 # We build it up again. `torch.compile(torch.add)` behind every op would be the shortest way. It has
 # Dynamo in front, which guards functions of a *user*: all ops would share one cache with one small
-# limit, and behind the limit an op that is "not compiled" is called, which is this op. What an op needs
-# is less. Its arguments are known, its graph is one call, and the rest of PyTorch's compiler can be
+# limit. Beyond the limit Dynamo compiles no more and calls the op as it stands. The op's kernel is the
+# one that has just asked Dynamo, and so on without end (torch-spyre met this: its pull request 4677).
+# What an op needs is less. Its arguments are known, its graph is one call, and the rest of PyTorch's compiler can be
 # entered behind Dynamo.
 #
 # ### A call, and what is part of its key
@@ -1261,21 +1294,21 @@ _cache = EagerCache()
 
 # %%
 little = EagerCache(limit=2)
-calls = {kind: Call(plus, (x, kind(1)), {}) for kind in (int, float, bool)}
-for call in calls.values():
+by_kind = {kind: Call(plus, (x, kind(1)), {}) for kind in (int, float, bool)}
+for call in by_kind.values():
     little.put(call.key, Entry(call, "a program"))
-    assert little.find(calls[int].key), "used all the time"
-print("kept:", [kind.__name__ for kind, call in calls.items() if little.find(call.key)])
-assert little.find(calls[float].key) is None
-del calls, call
+    assert little.find(by_kind[int].key), "used all the time"
+print("kept:", [kind.__name__ for kind, call in by_kind.items() if little.find(call.key)])
+assert little.find(by_kind[float].key) is None
+del by_kind, call
 
 # %% [markdown]
 # ### Say why
 #
 # Some calls will have no program: a dtype that the card does not compute with, an op that nobody has
-# made of others. They run on the CPU, by whatever served the op before us. `get_kernel` finds that. It
-# is PyTorch's own fallback, or a kernel of ours that does nothing but fetch, compute and send. And the
-# reason must come with it, or the report would say only *that* something fell back.
+# made of others. They run on the CPU, by whatever served the op before us: PyTorch's own fallback, or a
+# kernel of ours that does nothing but fetch, compute and send. `torch.library.get_kernel` finds it. And
+# the reason must come with it, or the report would say only *that* something fell back.
 
 # %% Find what serves an op on the CPU tags=["export"]
 import torch
@@ -1525,7 +1558,9 @@ text = text_of(_cache.find(Call(plus, (longer, 1), {}).key).program.plan)
 print(text[text.index("stage 0") :].split("  scratchpad")[0].rstrip())
 
 # %% [markdown]
-# The number of steps is a symbol in its dimension line, and so is the number that is added. Some ops
+# (The first program for a number was that of `x + 1` above. So the first length here makes the second
+# one, with symbols, and that is the last.) The size of its dimension is a symbol, `s0`, and so is the
+# number that is added, `s1`. Some ops
 # take something about a size for granted (a size of 1 broadcasts, and 0 rows are no rows). The trace
 # writes that down as guards, and a program serves the calls that meet its guards.
 #
@@ -1559,8 +1594,7 @@ def forget_programs() -> None:
     if backend.current().started:
         for card, programs in backend.current().prepared():
             torch.accelerator.synchronize(card)
-            while programs.evict():
-                pass
+            programs.evict_all()
 
 
 # %%
@@ -1611,7 +1645,7 @@ forget_programs()
 install(**OURS)
 torch.spyre.reset_fallback_report()
 x = torch.arange(12.0).view(3, 4).spyre()
-print((x @ x.t())[0].tolist(), (x**2)[1].tolist(), x.norm(1).item(), x.norm(2).item() ** 2)
+print((x @ x.t())[0].tolist(), (x**2)[1].tolist(), x.norm(1).item(), f"{x.norm(2).item():.3f}")
 print(eager_cache())
 torch.mm(square := torch.ones(3, 3).spyre(), square, out=square)
 assert square.tolist() == [[3] * 3] * 3
@@ -1762,11 +1796,15 @@ for name, op in ops.items():
 #
 # ### Forget the card
 #
-# Two cards, and a key that does not say which one. The rest of the kernel is left as it is:
+# Two cards, and a key that does not say which one. The rest of the kernel is left as it is (it finds
+# `Call` by its name in this notebook, so another class of that name will do):
 
 
 # %%
-class Nearsighted(Call):
+from torch_spyre_ref.compiled import calls
+
+
+class Nearsighted(calls.Call):
     """A call whose key says of a tensor all but where it is."""
 
     def __init__(self, op, args, kwargs):
@@ -1798,11 +1836,11 @@ def print_outcomes(outcomes):
             print(f"cards {words}: {outcome}")
 
 
-whole_call, Call = Call, Nearsighted
+Call = Nearsighted
 print_outcomes(on_both_cards())
 
 # %%
-Call = whole_call
+Call = calls.Call
 print_outcomes(on_both_cards())
 assert on_both_cards()["1"] == "spyre:1"
 
@@ -1853,7 +1891,8 @@ x, y = torch.full((4,), 10.0).spyre(), torch.full((4,), 1.0).spyre()
 plus_op = torch.ops.aten.add.Tensor
 print("careless: x + x =", careless(plus_op, x, x).tolist())
 print("careless: x + y =", careless(plus_op, x, y).tolist())
-print("ours:     x + y =", ((x + x), (x + y))[1].tolist())
+_ = x + x
+print("ours:     x + y =", (x + y).tolist())
 assert careless(plus_op, x, y).tolist() != [11] * 4
 assert (x + y).tolist() == [11] * 4
 
@@ -1869,7 +1908,8 @@ assert (x + y).tolist() == [11] * 4
 # %%
 print("careless: x + 1 =", careless(plus_op, x, 1).tolist())
 print("careless: x + 2 =", careless(plus_op, x, 2).tolist())
-print("ours:     x + 2 =", ((x + 1), (x + 2))[1].tolist())
+_ = x + 1
+print("ours:     x + 2 =", (x + 2).tolist())
 assert careless(plus_op, x, 2).tolist() == [11] * 4
 assert (x + 2).tolist() == [12] * 4
 
@@ -2016,10 +2056,8 @@ check_prediction(prediction)
 # %%
 from contextlib import contextmanager
 
-from torch._inductor.decomposition import select_decomp_table
-
 import torch_spyre_ref.eager as shipped
-from torch_spyre_ref.compiled.decompositions import decompositions
+from torch_spyre_ref.inductor.decompositions import decompositions
 
 
 def running_sum(x, dim, *, dtype=None):
@@ -2030,21 +2068,19 @@ def running_sum(x, dim, *, dtype=None):
 def added(name, parts):
     """An op is made of `parts` here: under `torch.compile`, and as an eager op."""
     op = Op(f"aten::{name}")
-    tables = select_decomp_table(), decompositions()
-    before = [table.get(op.overload) for table in tables]
+    table = decompositions()
+    before = table.get(op.overload)
     library = torch.library.Library("aten", "IMPL")
     try:
-        for table in tables:
-            table[op.overload] = parts
+        table[op.overload] = parts
         library.impl(name, shipped.kernel(op, shipped._present_kernel(name)), "PrivateUse1")
         torch._dynamo.reset()
         yield
     finally:
         library._destroy()
-        for table, old in zip(tables, before, strict=True):
-            table.pop(op.overload)
-            if old is not None:
-                table[op.overload] = old
+        table.pop(op.overload)
+        if before is not None:
+            table[op.overload] = before
         torch.spyre.clear_eager_cache()
         torch._dynamo.reset()
 

@@ -4,6 +4,9 @@
     python examples/digits.py --conv          a small convolutional network
     python examples/digits.py --device cpu    the same run on the CPU
 
+On the card the network is trained eagerly, op by op, and tested by ``torch.compile``. At the end
+stands what the compiled network launches, and what ran on the CPU instead of the card.
+
 Weights and batch order are drawn on the CPU from one seed and then moved, so that both devices
 compute the same training run. The data set is the one that ships with scikit-learn (1 797 images
 of 8 x 8 pixels).
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +32,7 @@ class Run:
     device: str
     losses: list[float]
     accuracy: float
+    predict: Callable[[torch.Tensor], torch.Tensor]
 
 
 def data() -> tuple[TensorDataset, TensorDataset]:
@@ -74,16 +79,31 @@ def train(device: str, conv: bool = False, epochs: int = 12, progress: bool = Tr
             place = f"epoch {epoch + 1}/{epochs}"
             print(f"\r{device} [{bar:<20}] {place} loss {losses[-1]:.4f}", end="")
             sys.stdout.flush()
-    images, labels = (tensor.to(device) for tensor in testing.tensors)
-    with torch.no_grad():
-        accuracy = (network(images).argmax(1) == labels).float().mean().item()
+    predict = torch.compile(network, fullgraph=True) if device.startswith("spyre") else network
+    accuracy = test(predict, device)
     if progress:
-        print(f"\n{device}: {accuracy:.1%} of {len(labels)} test images are right")
-    return Run(device, losses, accuracy)
+        print(f"\n{device}: {accuracy:.1%} of {len(testing)} test images are right")
+    return Run(device, losses, accuracy, predict)
+
+
+def test(predict: Callable[[torch.Tensor], torch.Tensor], device: str) -> float:
+    """Return which part of the test images a network gets right."""
+    images, labels = (tensor.to(device) for tensor in data()[1].tensors)
+    with torch.no_grad():
+        return (predict(images).argmax(1) == labels).float().mean().item()
+
+
+def tell(run: Run) -> None:
+    """Print what the compiled network launches for the test images, and all that fell back."""
+    images = data()[1].tensors[0].to(run.device)
+    with torch.no_grad():
+        kernels = torch.spyre.explain(run.predict, images)
+    print(f"\nCompiled, for {len(images)} images:\n{kernels}")
+    print(f"\nOn the CPU instead of the card:\n{torch.spyre.fallback_report()}")
 
 
 def main() -> None:
-    """Read the flags, train, and say what fell back to the CPU."""
+    """Read the flags, train, test, and say what ran where."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="spyre", help="spyre, spyre:1, cpu")
     parser.add_argument("--conv", action="store_true", help="a convolutional network")
@@ -91,8 +111,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.device.startswith("spyre"):
         with torch.spyre.fallback_policy("silent"):
-            train(arguments.device, arguments.conv, arguments.epochs)
-        print(torch.spyre.fallback_report())
+            tell(train(arguments.device, arguments.conv, arguments.epochs))
     else:
         train(arguments.device, arguments.conv, arguments.epochs)
 

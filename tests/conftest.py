@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -18,6 +19,9 @@ import pytest
 os.environ["TORCH_SPYRE_REF_POISON"] = "1"
 os.environ["TORCH_SPYRE_REF_FALLBACK"] = "silent"
 os.environ.setdefault("TORCH_SPYRE_REF_MEMORY", "256M")
+
+# A shell makes what it starts in the background ignore Ctrl-C, which several tests press.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Run = Callable[..., str]
 

@@ -89,5 +89,4 @@ def take_programs_off() -> None:
         for queue in card.queues:
             queue.settle()  # what is enqueued keeps its program
     for _, programs in backend.current().prepared():
-        while programs.evict():  # one at a time
-            pass
+        programs.evict_all()

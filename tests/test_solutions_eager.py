@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from literate import ROOT, Chapter
-from tests.conftest import Run
 from torch_spyre_ref.compiled.ops import Op
 
 with warnings.catch_warnings():
@@ -45,28 +44,11 @@ def an_empty_cache() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def test_the_prediction_is_right(run_python: Run) -> None:
-    """In a process of its own: an op remembers for good which numbers its kernels ask for."""
-    (cell,) = (
-        cell.source
-        for cell in Chapter(ROOT / "chapters" / "05_eager.py").cells
-        if "\ndef check_prediction" in cell.source
-    )
+def test_the_prediction_is_right(chapter: Any) -> None:
+    assert chapter.check_prediction(ANSWERS.PREDICTION) == "right"
     wrong = {**ANSWERS.PREDICTION, "x + y, x.add_(y)": 1}
-    code = f"""
-        import warnings
-        warnings.simplefilter("ignore")
-        import torch
-        names = {{"torch": torch}}
-        exec({cell!r}, names)
-        for prediction in ({ANSWERS.PREDICTION!r}, {wrong!r}, names["prediction"]):
-            print(names["check_prediction"](prediction))
-    """
-    assert run_python(code).splitlines() == [
-        "right",
-        "wrong: x + y, x.add_(y)",
-        "no prediction yet",
-    ]
+    assert chapter.check_prediction(wrong) == "wrong: x + y, x.add_(y)"
+    assert chapter.check_prediction(chapter.prediction) == "no prediction yet"
 
 
 def test_a_running_sum_is_a_program_in_both_modes(chapter: Any) -> None:

@@ -87,3 +87,10 @@ def test_reductions_that_need_an_element_say_so() -> None:
     for reduce in (torch.max, torch.min, torch.argmax):
         with pytest.raises((RuntimeError, IndexError), match="dim"):
             reduce(torch.empty(0, device="spyre"))
+
+
+def test_the_other_sizes_of_a_tensor_without_elements_may_grow() -> None:
+    """The second one makes a program of any size, whose sizes only the tensor can tell."""
+    for columns in (2, 3, 4):
+        assert torch.empty(0, columns, device="spyre").relu().shape == (0, columns)
+        assert (torch.empty(0, columns, device="spyre") + 1).shape == (0, columns)

@@ -216,8 +216,7 @@ def forget_programs() -> None:
     if backend.current().started:
         for card, programs in backend.current().prepared():
             torch.accelerator.synchronize(card)
-            while programs.evict():
-                pass
+            programs.evict_all()
 
 
 # Register a kernel for every op of the table

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -98,6 +99,7 @@ def _install(parts: Parts) -> None:
 def _tell_torch() -> None:
     functions: tuple[Callable[..., Any], ...] = (
         *device.EXPORTS,
+        is_available,
         *memory_api.EXPORTS,
         *generator.EXPORTS,
         *fallback.EXPORTS,
@@ -133,13 +135,28 @@ def _computed_attribute(name: str) -> bool | None:
     if name == "_initialized":
         return device.is_initialized()
     if name == "Scheduling":
-        # Inductor asks for this when it first compiles something for a device that it does not
-        # know. Only now is it loaded; the answer None says that the device has registered itself.
-        from torch_spyre_ref.inductor.registration import register as register_with_inductor
-
-        register_with_inductor()
+        # Inductor asks for this when it first generates code and does not know the device. The
+        # answer None says that the device has registered itself.
+        _tell_inductor()
         return None
     raise AttributeError(f"module 'torch.{device.NAME}' has no attribute {name!r}")
+
+
+def is_available() -> bool:
+    """Whether there is a card. Starts none."""
+    # Dynamo asks this, and so does every mode of fake tensors, before anything is traced: the last
+    # moment for what a trace depends on. Inductor by itself asks for the device only afterwards.
+    if hasattr(sys.modules.get("torch._inductor.compile_fx"), "compile_fx"):
+        _tell_inductor()
+    return device.is_available()
+
+
+@cache
+def _tell_inductor() -> None:
+    """Register with Inductor, which loads it."""
+    from torch_spyre_ref.inductor.registration import register as register_with_inductor
+
+    register_with_inductor()
 
 
 def _shut_down() -> None:

@@ -6,6 +6,8 @@
    comes after 1 follows. From then on each step comes after the one before it, and all else follows.
 """
 
+import torch
+
 PREDICTION = {
     "1: A writes x": (),
     "2: B reads x": (1,),
@@ -18,7 +20,9 @@ PREDICTION = {
 
 
 # 2. Extend. Behind each computation an event is recorded; the copy that uses the buffer again, two
-# batches later, waits for that one. What `work` was given in between it does not wait for.
+# batches later, waits for that one. What `work` was given in between it does not wait for. (One event
+# will do, since it means its latest recording: recorded in front of each computation, it stands for
+# the one before, and the next copy waits for it. `by_one_event` is that.)
 def double_buffered(sources, buffers, send, work, use):
     """Copy each of ``sources`` to one of two ``buffers`` in turn, and compute on it."""
     read = {}
@@ -32,6 +36,20 @@ def double_buffered(sources, buffers, send, work, use):
         with work:
             use(buffer, number)
         read[number] = work.record_event()
+
+
+def by_one_event(sources, buffers, send, work, use):
+    """The same, by an event that is recorded again for each batch."""
+    before = torch.Event("spyre")
+    for number, source in enumerate(sources):
+        buffer = buffers[number % 2]
+        send.wait_event(before)
+        with send:
+            buffer.copy_(source, non_blocking=True)
+        work.wait_stream(send)
+        before.record(work)
+        with work:
+            use(buffer, number)
 
 
 # 3. Open. Walk back from the operation that ended last, to one that ended at the moment at which this

@@ -1,7 +1,11 @@
-"""Convolution, which core has no CPU kernel to fall back on: values and gradients of every kind."""
+"""Convolution: values and gradients of every kind, by programs of the card alone.
+
+Where there is no program, core has no CPU kernel to fall back on either.
+"""
 
 from __future__ import annotations
 
+import copy
 import itertools
 from typing import Any
 
@@ -12,7 +16,14 @@ from torch.nn import functional
 from torch_spyre_ref.aten import fallback
 
 CARD = torch.device("spyre", 0)
-REASON = "core has no CPU kernel"
+REASON = "eager compilation is off"
+LOOSE = {torch.float32: 2e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float64: 1e-7}
+
+
+@pytest.fixture(autouse=True)
+def nothing_fallen_back() -> None:
+    fallback.reset_fallback_report()
+
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -21,12 +32,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "grouped": {"groups": 2},
     "depthwise": {"groups": 4},
     "same": {"padding": "same"},
+    "wide": {"padding": 3},
+    "steps that do not fit": {"stride": 3},
 }
 TRANSPOSED: dict[str, dict[str, Any]] = {
     "plain": {},
     "strided": {"stride": 2, "padding": 1, "output_padding": 1},
     "dilated": {"dilation": 2},
     "grouped": {"groups": 2},
+    "cut": {"padding": 3, "stride": 3},
+    "with more room than steps": {"dilation": 3, "output_padding": 2, "padding": 1},
 }
 
 
@@ -47,7 +62,12 @@ def both(function: Any, *tensors: torch.Tensor | None, **options: Any) -> None:
         assert (wanted is None) == (got is None)
         if wanted is not None and got is not None:
             assert got.stride() == wanted.stride()
-            torch.testing.assert_close(got, wanted)
+            loose = LOOSE[wanted.dtype]
+            torch.testing.assert_close(got, wanted, rtol=loose, atol=loose * 10)
+
+
+def runs_on_the_card() -> None:
+    assert not fallback.fallback_report()
 
 
 def operand(*shape: int, **options: Any) -> torch.Tensor:
@@ -55,15 +75,15 @@ def operand(*shape: int, **options: Any) -> torch.Tensor:
     return torch.randn(*shape, generator=generator, requires_grad=True, **options)
 
 
-@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize(("dims", "with_bias"), [(1, True), (2, True), (2, False), (3, False)])
 @pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("dims", [1, 2, 3])
 def test_a_convolution_agrees_with_the_cpu(dims: int, name: str, with_bias: bool) -> None:
     options = OPTIONS[name]
     convolve = (functional.conv1d, functional.conv2d, functional.conv3d)[dims - 1]
     weight = operand(8, 4 // options.get("groups", 1), *[3] * dims)
     bias = operand(8) if with_bias else None
     both(convolve, operand(2, 4, *[7] * dims), weight, bias, **options)
+    runs_on_the_card()
 
 
 @pytest.mark.parametrize("name", TRANSPOSED)
@@ -78,6 +98,7 @@ def test_a_transposed_convolution_agrees_with_the_cpu(dims: int, name: str) -> N
     weight = operand(4, 6, *[3] * dims)
     bias = operand(6 * options.get("groups", 1))
     both(convolve, operand(2, 4, *[4] * dims), weight, bias, **options)
+    runs_on_the_card()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
@@ -116,18 +137,39 @@ def test_the_second_derivative_agrees_with_the_cpu() -> None:
     both(curvature, operand(1, 2, 4, 4), operand(3, 2, 3, 3))
 
 
-def test_a_convolution_is_counted_with_its_reason() -> None:
-    fallback.reset_fallback_report()
-    x = operand(1, 2, 4, 4).detach().to(CARD)
-    functional.conv2d(x, operand(3, 2, 3, 3).detach().to(CARD))
+def test_a_convolution_that_is_not_compiled_is_counted_with_its_reason() -> None:
+    x, weight = operand(1, 2, 4, 4).detach().to(CARD), operand(3, 2, 3, 3).detach().to(CARD)
+    with torch.spyre.eager_mode("fallback"):
+        functional.conv2d(x, weight)
     (row,) = fallback.fallback_report()
     assert (row.op, row.calls, row.reason) == ("aten::convolution_overrideable", 1, REASON)
 
 
 def test_a_refused_convolution_does_not_run() -> None:
     x, weight = operand(1, 2, 4, 4).detach().to(CARD), operand(3, 2, 3, 3).detach().to(CARD)
-    with fallback.fallback_policy("error"), pytest.raises(RuntimeError, match="convolution"):
+    refused = pytest.raises(RuntimeError, match="convolution")
+    with torch.spyre.eager_mode("fallback"), fallback.fallback_policy("error"), refused:
         functional.conv2d(x, weight)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_a_compiled_layer_has_the_gradients_of_the_cpu(dims: int, dynamic: bool) -> None:
+    torch._dynamo.reset()
+    kind = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)[dims - 1]
+    layer = kind(4, 6, 3, stride=2, padding=1, groups=2)
+    compiled = torch.compile(copy.deepcopy(layer).to(CARD), dynamic=dynamic, fullgraph=True)
+    for images in (2, 3):
+        x = operand(images, 4, *[6] * dims)
+        mine = x.detach().to(CARD).requires_grad_()
+        layer.zero_grad()
+        compiled.zero_grad()
+        layer(x).relu().sum().backward()
+        compiled(mine).relu().sum().backward()
+        for parameter, wanted in zip(compiled.parameters(), layer.parameters(), strict=True):
+            torch.testing.assert_close(parameter.grad.cpu(), wanted.grad, rtol=2e-5, atol=2e-4)
+        torch.testing.assert_close(mine.grad.cpu(), x.grad, rtol=2e-5, atol=2e-4)
+    runs_on_the_card()
 
 
 def test_operands_on_two_devices_are_refused_by_name() -> None:

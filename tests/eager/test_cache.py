@@ -42,6 +42,30 @@ def test_a_number_that_a_trace_asks_for_is_part_of_it() -> None:
     assert not len(torch.spyre.fallback_report())
 
 
+@pytest.mark.parametrize("numbers", [(0.0, 2.5), (1.0, -2.5), (2.5, 1.0), (1, 3), (0, 2)])
+def test_what_a_trace_asked_for_is_so_only_for_its_own_number(
+    numbers: tuple[float, float],
+) -> None:
+    torch.spyre.clear_eager_cache()
+    x, y = torch.arange(4.0), torch.arange(4.0).to("spyre")
+    for number in numbers:
+        assert torch.equal(torch.sub(y, y + 1, alpha=number).cpu(), torch.sub(x, x + 1, alpha=number))
+        torch.testing.assert_close(y.var(0, correction=number).cpu(), x.var(0, correction=number))
+        torch.testing.assert_close(y.norm(number).cpu(), x.norm(number))
+
+
+def test_an_empty_cache_knows_nothing_of_what_traces_asked_for() -> None:
+    norm = Op("aten::linalg_vector_norm")
+    assert eager.kernel(norm, _never)(_ones(4), 2).item() == 2
+    assert not norm.patched[1]
+    torch.spyre.clear_eager_cache()
+    assert norm.patched[1]
+
+
+def _never(*_: object) -> None:
+    raise AssertionError("it is no op for the CPU")
+
+
 def test_cards_have_programs_of_their_own(compiled: Count) -> None:
     here, there = _ones(5, device="spyre:0"), _ones(5, device="spyre:1")
     for _ in range(2):
@@ -192,6 +216,5 @@ def test_a_failing_compilation_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -
 def test_grown_memory_of_programs_can_be_taken_back() -> None:
     x = _ones(5)
     x + 1
-    while backend.current().programs(0).evict():
-        pass
+    backend.current().programs(0).evict_all()
     assert (x + 1).tolist() == [2] * 5

@@ -21,6 +21,7 @@ DIFFERENTIABLE = [
 MORE = [
     Case("embedding", lambda w: F.embedding(_LABELS.to(w.device), w), ((5, 3),)),
     Case("layer_norm alone", lambda a: F.layer_norm(a, (5, 3)), ((2, 5, 3),)),
+    Case("rms_norm alone", lambda a: F.rms_norm(a, (5, 3), eps=0.1), ((2, 5, 3),)),
     Case("approximate gelu", lambda a: F.gelu(a, approximate="tanh"), ((3, 17),)),
     Case("glu", F.glu, ((3, 18),)),
     Case("prelu", F.prelu, ((3, 4), (4,))),
@@ -82,7 +83,8 @@ def test_nothing_that_has_a_derivative_of_its_own_is_lost() -> None:
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     names = list(table.names())
     assert len(names) > 500
-    assert not [n for n in names if has(f"aten::{n}", "CompositeImplicitAutograd")]
+    composed = [n for n in names if has(f"aten::{n}", "CompositeImplicitAutograd")]
+    assert all(has(f"aten::{name}", "Autograd") for name in composed)
 
 
 def test_running_statistics_are_updated() -> None:
@@ -114,6 +116,31 @@ def test_attention_is_one_program_and_its_backward_another() -> None:
     out.backward(torch.ones_like(out))
     rows = [row for row in torch.spyre.eager_cache() if "attention" in row.op]
     assert [row.op.rpartition("_")[2] for row in rows] == ["overrideable", "backward"]
+
+
+def test_rms_norm_is_one_program_and_its_backward_another() -> None:
+    x, w = (torch.randn(shape).to("spyre").requires_grad_() for shape in ((3, 6), (6,)))
+    torch.spyre.clear_eager_cache()
+    out = F.rms_norm(x, (6,), w)
+    assert [row.op for row in torch.spyre.eager_cache()] == ["aten::_fused_rms_norm"]
+    out.backward(torch.ones_like(out))
+    names = [row.op for row in torch.spyre.eager_cache() if "rms_norm" in row.op]
+    assert names == ["aten::_fused_rms_norm", "aten::_fused_rms_norm_backward"]
+
+
+def test_a_second_derivative_of_rms_norm() -> None:
+    def work(x: torch.Tensor) -> torch.Tensor:
+        weights = torch.arange(1.0, 7, device=x.device)
+        (first,) = torch.autograd.grad(
+            F.rms_norm(x, (6,), weights).sin().sum(), x, create_graph=True
+        )
+        (second,) = torch.autograd.grad((first * weights).sum(), x)
+        return second
+
+    numbers = torch.randn(2, 6)
+    mine = work(numbers.to("spyre").requires_grad_())
+    wanted = work(numbers.clone().requires_grad_())
+    torch.testing.assert_close(mine.cpu(), wanted, rtol=2e-4, atol=2e-4)
 
 
 def test_rows_of_attention_that_are_masked_whole_are_zero() -> None:

@@ -171,7 +171,7 @@ def test_in_a_graph_ops_are_their_parts() -> None:
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
 
-    from torch_spyre_ref.compiled.decompositions import decompositions
+    from torch_spyre_ref.inductor.decompositions import decompositions
 
     aot = aot_autograd(
         fw_compiler=lambda g, i: make_boxed_func(backend(g, i)), decompositions=decompositions()

@@ -114,16 +114,18 @@ def test_a_number_of_the_host_is_taken_as_it_is_at_the_call() -> None:
     ],
 )
 def test_factors_of_a_product(product: Callable[..., Any], shapes: Any) -> None:
+    torch.spyre.clear_eager_cache()
+
     def scaled(beta: float, alpha: float) -> Callable[..., Any]:
         return lambda *sides: product(*sides, beta=beta, alpha=alpha)
 
     def of_nothing(self: torch.Tensor, *factors: torch.Tensor) -> Any:
         return product(self * torch.nan, *factors, beta=0)
 
+    check(Case("factor 0, the first of all", of_nothing, shapes), torch.float32, _plain, 1e-5)
     for beta, alpha in ((1.6, 2.7), (-1.6, 2), (1, 1.5), (0.6, 0.2), (0, 1.5)):
         check(Case("factors", scaled(beta, alpha), shapes), torch.int64, _plain, 0)
     check(Case("factors", scaled(1.6, -2.5), shapes), torch.float32, _plain, 1e-5)
-    check(Case("factor 0", of_nothing, shapes), torch.float32, _plain, 1e-5)
 
 
 @pytest.mark.parametrize("weights", [None, torch.float16, torch.float32])
@@ -138,6 +140,37 @@ def test_statistics_have_the_dtype_of_the_input_or_of_other_weights(
         return [*rows[1:], *groups[1:], *batch[1:]]
 
     check(Case("statistics", statistics, ((3, 4, 6),)), torch.float16, _plain, 4e-3)
+
+
+def test_a_norm_that_is_given_statistics_returns_none() -> None:
+    def norms(x: torch.Tensor) -> list[torch.Tensor]:
+        given = x.new_zeros(4), x.new_ones(4)
+        return [
+            *torch.native_batch_norm(x, None, None, *given, False, 0.1, 1e-5),
+            *torch.native_batch_norm(x, None, None, *given, training=True, momentum=0.1, eps=1e-5),
+        ]
+
+    for dtype in (torch.float32, torch.float16):
+        check(Case("norms", norms, ((3, 4, 6),)), dtype, _plain, 4e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_quotients_of_floats_are_floored_as_python_floors_them(
+    dtype: torch.dtype, compiled: bool
+) -> None:
+    above = torch.tensor([1, 5, -1, 7, -7, 0, 3], dtype=dtype)
+    below = torch.tensor([0.125, 0.1, 0.1, -0.7, 2, -1, 0])
+    if dtype.is_floating_point:
+        above, below = torch.cat([above, torch.tensor([torch.inf])]), torch.cat([below, below[4:5]])
+    below = below.to(dtype if dtype.is_floating_point else torch.float32)
+
+    def floored(a: torch.Tensor, b: torch.Tensor) -> Any:
+        return a // b, torch.div(a, b, rounding_mode="floor"), a // 0.1, 0.7 // b, a.sign() // 0.1
+
+    on_card = torch.compile(floored) if compiled else floored
+    for mine, theirs in zip(on_card(above.to("spyre"), below.to("spyre")), floored(above, below)):
+        torch.testing.assert_close(mine.cpu(), theirs, equal_nan=True)
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 0.5, True])

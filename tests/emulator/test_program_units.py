@@ -162,6 +162,21 @@ def test_who_writes_over_a_value_waits_until_it_is_read(tiles: int) -> None:
             last[v.offset + tile % v.depth * v.nbytes] = (output, tile)
 
 
+@given(st.integers(1, 6))
+def test_a_value_that_nobody_reads_is_not_written_over_another(tiles: int) -> None:
+    asm = Assembler("unread")
+    n = asm.dimension("n", 4 * tiles, tile=4)
+    a = asm.argument("a", "int64")
+    x = asm.load(a, {n: 1})
+    asm.apply("less", x, 4)
+    place = asm.index(n)  # made by another unit, which need not wait for what nobody reads
+    asm.store(a, {n: 1}, asm.apply("add", x, asm.apply("multiply", place, 4)))
+    card = Card()
+    memory = card.place(np.arange(4 * tiles))
+    card.run(asm.assemble(), [memory])
+    assert card.read(memory, np.int64).tolist() == [5 * i for i in range(4 * tiles)]
+
+
 def test_a_load_varies_along_every_dimension_that_it_steps_along() -> None:
     program = add(64)
     stage = program.stages[0]

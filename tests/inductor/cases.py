@@ -88,6 +88,14 @@ REDUCTIONS: dict[str, Case] = {
     "minimum": (lambda x: x.min(0), lambda: (whole(-9, 9, 20, 33),)),
     "position in all": (lambda x: x.argmax(), lambda: (real(20, 33),)),
     "position of equals": (lambda x: x.argmin(0), lambda: (whole(0, 3, 20, 33),)),
+    "position in all of a turned one": (
+        lambda x: (x.argmax(), x.argmin(keepdim=True), (x * 2).argmax()),
+        lambda: (real(4, 5, 6).permute(2, 0, 1),),
+    ),
+    "any, all of bytes": (
+        lambda x: (x.any(), x.all(), x.any(1), x.all(1)),
+        lambda: (whole(0, 2, 20, 3, dtype=torch.uint8),),
+    ),
     "any, all": (lambda x: ((x > 2).any(1), (x > -2).all(1)), lambda: (real(20, 33),)),
     "variance": (lambda x: x.var(1), lambda: (real(20, 33),)),
     "variance and mean": (lambda x: torch.var_mean(x, (0, 2)), lambda: (real(20, 33, 5),)),
@@ -142,6 +150,26 @@ PRODUCTS: dict[str, Case] = {
         lambda b, x, y: torch.baddbmm(b, x, y),
         lambda: (real(5, 1, 17), real(5, 20, 33), real(5, 33, 17)),
     ),
+    "a product that is not added to": (
+        lambda b, x, y: torch.baddbmm(b, x, y, beta=0, alpha=2),
+        lambda: (real(5, 1, 17) / 0, real(5, 20, 33), real(5, 33, 17)),
+    ),
+    "addbmm": (
+        lambda b, x, y: torch.addbmm(b, x, y, beta=2),
+        lambda: (real(20, 17), real(5, 20, 33), real(5, 33, 17)),
+    ),
+    "whole factors of a float": (
+        lambda b, x, y: torch.addmm(b, x, y, beta=2, alpha=3),
+        lambda: (whole(-9, 9, 17), whole(-9, 9, 20, 33), whole(-9, 9, 33, 17)),
+    ),
+    "convolution": (
+        lambda x, w: F.conv2d(x, w, padding=1) + 1,
+        lambda: (real(2, 3, 8, 8), real(4, 3, 3, 3)),
+    ),
+    "convolution turned around": (
+        lambda x, w, b: F.conv_transpose2d(x.relu(), w, b, stride=2, padding=1).relu(),
+        lambda: (real(2, 4, 5, 7), real(4, 3, 3, 2), real(3)),
+    ),
     "linear": (lambda x, w, b: F.linear(x, w, b), lambda: (real(4, 9, 33), real(17, 33), real(17))),
     "work before and after": (
         lambda x, y: ((x * 2 + 1) @ y).relu() + 1,
@@ -170,6 +198,10 @@ PLACES: dict[str, Case] = {
     "stack": (lambda x, y: torch.stack([x, y], 1), lambda: (real(20, 3), real(20, 3))),
     "split": (lambda x: tuple(t + 1 for t in x.split(7, 1)), lambda: (real(20, 33),)),
     "pad": (lambda x: F.pad(x, (1, 2, 3, 4), value=5.0), lambda: (real(20, 33),)),
+    "pad of truth values": (
+        lambda x: F.pad(x, (1, 2), value=2.0),
+        lambda: (real(20, 33) > 0,),
+    ),
     "reflected": (lambda x: F.pad(x, (2, 3), mode="reflect"), lambda: (real(4, 20, 33),)),
     "roll": (lambda x: x.roll(3, 1), lambda: (real(20, 33),)),
     "repeat": (lambda x: x.repeat(2, 3), lambda: (real(5, 7),)),
@@ -214,10 +246,6 @@ FALLBACKS: dict[str, Case] = {
     "topk": (lambda x: (x + 1).topk(3), lambda: (real(20, 33),)),
     "lgamma": (lambda x: x.abs().lgamma() + 1, lambda: (real(20, 33),)),
     "erfinv": (lambda x: x.tanh().erfinv() + 1, lambda: (real(20, 33),)),
-    "convolution": (
-        lambda x, w: F.conv2d(x, w, padding=1) + 1,
-        lambda: (real(2, 3, 8, 8), real(4, 3, 3, 3)),
-    ),
     "bits": (lambda x: x.view(torch.int32) + 1, lambda: (real(20, 33),)),
     "complex": (lambda x: (torch.complex(x, x) * 2).real + 1, lambda: (real(20, 33),)),
 }

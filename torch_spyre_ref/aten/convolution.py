@@ -1,7 +1,8 @@
 """Convolution: core routes every convolution of a private device to two ops without a CPU kernel.
 
-They take what ``aten::convolution`` takes, in 1 to 3 dimensions, transposed or not, with groups and
-dilation. On CPU copies they are core's own convolution and its backward.
+Here is what serves them where they have no program: on CPU copies they are core's own convolution
+and its backward. They take what ``aten::convolution`` takes, in 1 to 3 dimensions, transposed or
+not, with groups and dilation.
 """
 
 from __future__ import annotations

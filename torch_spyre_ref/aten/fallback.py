@@ -161,6 +161,11 @@ def because(reason: str) -> Iterator[None]:
         _thread.reason = before
 
 
+def known_reason() -> str | None:
+    """Why what this thread calls runs on the CPU, where it is `because` of something."""
+    return _thread.reason
+
+
 @contextmanager
 def judged(reason: str) -> Iterator[None]:
     """Ops inside the block may be refused by the CPU too: they are counted if they are not."""

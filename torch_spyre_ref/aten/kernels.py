@@ -15,10 +15,19 @@ from torch_spyre_ref.aten import (
     fallback,
     fill,
     named_devices,
+    on_cpu,
     random,
     recurrent,
 )
 from torch_spyre_ref.compiled import special
+
+_addr = on_cpu.kernel("aten::addr", torch.addr, None)
+
+
+def _addr_out(*sides: torch.Tensor, out: torch.Tensor, **factors: complex) -> torch.Tensor:
+    made: torch.Tensor = _addr(*sides, **factors)
+    return torch.ops.aten.clone.out(made, out=out)  # type: ignore[no-any-return]
+
 
 KERNELS: dict[str, Callable[..., Any]] = {
     "_copy_from": copies.copy_from,
@@ -27,6 +36,8 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "fill_.Scalar": fill.fill_scalar,
     "fill_.Tensor": fill.fill_tensor,
     "zero_": fill.zero,
+    "addr": _addr,  # core's own parts accept factors that the CPU refuses
+    "addr.out": _addr_out,
     **random.KERNELS,
     **convolution.KERNELS,
     **recurrent.KERNELS,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torch_spyre_ref.aten.fallback import NO_CPU_KERNEL, count
+from torch_spyre_ref.aten.fallback import NO_CPU_KERNEL, count, known_reason
 
 
 def kernels(
@@ -23,7 +23,7 @@ def kernels(
 
     Args:
         table: op name without ``aten::`` to a function of CPU tensors with the op's arguments.
-        reason: what the fallback report says of these ops.
+        reason: what the fallback report says of these ops, unless why one has no program is known.
     """
     return MappingProxyType({op: kernel(f"aten::{op}", run, reason) for op, run in table.items()})
 
@@ -33,7 +33,7 @@ def kernel(op: str, function: Callable[..., Any], reason: str | None) -> Callabl
 
     def run(*args: Any, **kwargs: Any) -> Any:
         device = _common_device(op, (*args, *kwargs.values()))
-        count(op, reason)
+        count(op, known_reason() or reason)
         # Under torch.autocast("cpu") the function would compute in another dtype than asked.
         with torch.autocast("cpu", enabled=False):
             results = function(

@@ -15,6 +15,7 @@ from torch._dynamo.convert_frame import compile_lock
 
 from torch_spyre_ref.compiled.build import Compiled, compile_call
 from torch_spyre_ref.compiled.calls import Call
+from torch_spyre_ref.compiled.ops import Op
 from torch_spyre_ref.compiled.programs import first_run
 from torch_spyre_ref.compiled.trace import Sizes
 
@@ -40,6 +41,7 @@ class Family:
 
 
 _families: dict[Any, Family] = {}
+_asking: set[Op] = set()  # ops of which traces have asked for numbers
 _KEPT: Final = 4_096
 
 
@@ -57,14 +59,18 @@ def program_for(call: Call) -> tuple[Compiled, bool]:
     family.see(call)
     varies = any(any(sizes.shape) or any(sizes.stride) for sizes in family.varied)
     compiled = compile_call(call, family.varied if varies else None)
-    if compiled.function is not None:
+    if compiled.function is None:
+        _asking.add(call.op)
+    else:
         family.programs.append(compiled)
     return compiled, True
 
 
 def clear() -> None:
-    """Forget all families."""
+    """Forget all families, and what traces have asked for."""
     _families.clear()
+    while _asking:
+        _asking.pop().forget()
 
 
 def _without_sizes(part: Any) -> Any:

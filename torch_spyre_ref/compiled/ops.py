@@ -38,6 +38,10 @@ class Op:
         """Which arguments are numbers that a launch may bring, as long as no trace asks for one."""
         return [str(argument.type) in _NUMBERS for argument in self.arguments]
 
+    def forget(self) -> None:
+        """Take every number for one that a launch may bring, as before the first trace."""
+        self.__dict__.pop("patched", None)
+
     @cached_property
     def positions(self) -> Mapping[str, int]:
         """Where an argument stands in the schema."""

@@ -135,7 +135,8 @@ def _only_launch(
         _place(argument.name, tensor, given, results)
         for argument, tensor in zip(spec.arguments, arguments[:count], strict=True)
     ]
-    if None in order or not set(range(given, given + len(results))) <= set(order):
+    stored = {given + i for i, result in enumerate(results) if result.numel()}
+    if None in order or not stored <= set(order):
         return None
     symbols = [str(symbol) for symbol in compiled.traced.numbers]
     scalars = []

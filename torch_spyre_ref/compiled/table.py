@@ -45,6 +45,7 @@ REDUCTIONS: Final = """
 PRODUCTS: Final = "addbmm addmm addmv addr baddbmm bmm dot mm mv vdot _addmm_activation"
 
 LAYERS: Final = """
+    convolution_overrideable convolution_backward_overrideable
     native_batch_norm native_group_norm native_layer_norm _fused_rms_norm embedding nll_loss_forward
     nll_loss2d_forward mse_loss smooth_l1_loss huber_loss binary_cross_entropy soft_margin_loss
     binary_cross_entropy_with_logits
@@ -81,9 +82,10 @@ def names() -> Iterator[str]:
 
 
 def _is_ours(overload: str) -> bool:
-    """Whether the op carries its own derivative: what core composes of such ops does not."""
+    """Whether the op carries its own derivative: what core composes of such ops mostly does not."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
+    name = f"aten::{overload}"
     try:
-        return not has(f"aten::{overload}", "CompositeImplicitAutograd")
+        return not has(name, "CompositeImplicitAutograd") or has(name, "Autograd")
     except RuntimeError:
         return False  # the dispatcher does not know it: it belongs to TorchScript

@@ -27,7 +27,7 @@ from torch.fx.experimental.proxy_tensor import (
 )
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from torch_spyre_ref.compiled.decompositions import decompositions
+from torch_spyre_ref.inductor.decompositions import decompositions
 
 Function: TypeAlias = Callable[..., Any]
 """From fake tensors and numbers to tensors, or None where there is none."""
@@ -83,8 +83,9 @@ def trace(
             _fake(mode, env, i, tensor, symbolic[i] if symbolic else None)
             for i, tensor in enumerate(tensors)
         ]
-        symbols = [_symbol(env, f"n{i}", number) for i, number in enumerate(numbers)]
-        inputs += symbols
+        numbered = [_symbol(env, f"n{i}", number) for i, number in enumerate(numbers)]
+        symbols = [number.node.expr for number in numbered]  # later it may be a value it must have
+        inputs += numbered
         proxies = [
             tracer.create_proxy("placeholder", f"arg{i}_1", (), {}) for i in range(len(inputs))
         ]
@@ -101,7 +102,7 @@ def trace(
     visible = [i for i, output in enumerate(outputs) if output is not None]
     tracer.graph.output(tuple(nodes)).meta["user_visible_output_idxs"] = visible
     graph = fx.GraphModule(tracer.root, tracer.graph)
-    return Traced(graph, inputs, [symbol.node.expr for symbol in symbols], outputs, mode)
+    return Traced(graph, inputs, symbols, outputs, mode)
 
 
 def _tracer() -> PythonKeyTracer:

@@ -52,8 +52,8 @@ class SpyrePass(CustomGraphModulePass):
                 _bring_host_tensors(gm.graph, node)
                 if not _can_compute(node):
                     node.meta["should_fallback"] = True
-                elif node.target in _PRODUCTS:
-                    _PRODUCTS[node.target](gm.graph, node)
+                elif node.target in _REWRITTEN:
+                    _REWRITTEN[node.target](gm.graph, node)
         gm.graph.eliminate_dead_code()
         gm.recompile()
 
@@ -98,13 +98,7 @@ def _bring_host_tensors(graph: Graph, node: Node) -> None:
 
 
 _SPECIAL: Final = frozenset(pointwise_overrides_data) - frozenset(INSTRUCTIONS)
-_ABSENT: Final = frozenset(
-    {
-        *("lgamma", "erfinv", "frexp", "view_as_complex", "view_as_real"),
-        # Inductor would ask for a layout that its own convolutions on the CPU like.
-        *("convolution", "convolution_backward"),
-    }
-)
+_ABSENT: Final = frozenset({"lgamma", "erfinv", "frexp", "view_as_complex", "view_as_real"})
 
 
 def _can_compute(node: Node) -> bool:
@@ -124,6 +118,10 @@ def _can_compute(node: Node) -> bool:
 
 def _product(graph: Graph, node: Node) -> None:
     node.target = torch.ops.spyre.matmul.default
+
+
+def _convolution(graph: Graph, node: Node) -> None:
+    node.target = getattr(torch.ops.spyre, node.target._opname).default  # type: ignore[union-attr]
 
 
 def _sum_with_product(graph: Graph, node: Node) -> None:
@@ -150,9 +148,17 @@ def _scaled(graph: Graph, value: Any, factor: Any) -> Node:
     return scaled
 
 
-_PRODUCTS: Final[dict[Any, Callable[[Graph, Node], None]]] = {
+def _index_put(graph: Graph, node: Node) -> None:
+    """Without the word that indices need no check: the card checks them."""
+    node.target, node.args = aten.index_put.default, node.args[:4]
+
+
+_REWRITTEN: Final[dict[Any, Callable[[Graph, Node], None]]] = {
     aten.mm.default: _product,
     aten.bmm.default: _product,
     aten.addmm.default: _sum_with_product,
     aten.baddbmm.default: _sum_with_product,
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution,
+    aten._index_put_impl.default: _index_put,
 }

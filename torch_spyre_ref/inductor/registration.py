@@ -9,7 +9,7 @@ from torch._inductor.codegen.common import (
 )
 
 from torch_spyre_ref.device import NAME
-from torch_spyre_ref.inductor import matmul
+from torch_spyre_ref.inductor import convolution, decompositions, matmul
 from torch_spyre_ref.inductor.graph_pass import SpyrePass
 from torch_spyre_ref.inductor.interface import SpyreInterface, SpyreOpOverrides
 from torch_spyre_ref.inductor.scheduling import SpyreScheduling
@@ -19,6 +19,8 @@ from torch_spyre_ref.inductor.wrapper import SpyreWrapper
 def register() -> None:
     """Tell Dynamo and Inductor of the device; calling it again changes nothing."""
     matmul.define()
+    convolution.define()
+    decompositions.register()
     register_interface_for_device(NAME, SpyreInterface)
     register_device_op_overrides(NAME, SpyreOpOverrides())
     register_backend_for_device(NAME, SpyreScheduling, SpyreWrapper, device_custom_pass=SpyrePass())

@@ -57,3 +57,8 @@ class Programs:
             return bool(there)
         finally:
             self.lock.release()
+
+    def evict_all(self) -> None:
+        """Take all programs off the card, as far as no other thread launches."""
+        while self.evict():
+            pass

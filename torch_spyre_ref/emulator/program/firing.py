@@ -80,7 +80,7 @@ def _conditions(
             conditions[source].append(_has_room(fired, source, reader, per_entry, depth))
     for early, late in _shared(stage, maker):
         for value, other, ahead in ((early, late, 0), (late, early, 1)):
-            for reader in _readers(stage, fired, other):
+            for reader in _readers(stage, fired, other) or [maker[other]]:
                 if reader != maker[value]:
                     conditions[maker[value]].append(_is_read(fired, maker[value], reader, ahead))
     return conditions

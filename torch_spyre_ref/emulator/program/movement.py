@@ -2,30 +2,26 @@
 
 Both walk an operand's composite address with one stride a dimension. One contiguous chunk is seen
 as it lies, through a NumPy view; anything else is gathered and scattered element by element, by
-the same walker that DMA uses. With index values the walk is over computed positions: each is
-checked against its limit before a byte is touched, and a masked element is never touched.
+the same walker that DMA uses. Where index values or a mask say where to go, the address generator
+does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from math import gcd
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from torch_spyre_ref.emulator.memory import Visit
 from torch_spyre_ref.emulator.operands import DeviceRange
-from torch_spyre_ref.emulator.pages import Bytes
-from torch_spyre_ref.emulator.program.errors import IndexFaultError, ProgramError
+from torch_spyre_ref.emulator.program.errors import ProgramError
 from torch_spyre_ref.emulator.program.formats import FORMATS, Array, Format
 from torch_spyre_ref.emulator.program.halves import half_converter
+from torch_spyre_ref.emulator.program.indirect import Walk
 from torch_spyre_ref.emulator.program.lanes import Lanes, Operands, scalar
 from torch_spyre_ref.emulator.program.model import Instruction, Place
 from torch_spyre_ref.emulator.program.tiles import Tile
-from torch_spyre_ref.emulator.walk import locate
 
 Step = Callable[[], object]
 
@@ -75,7 +71,8 @@ def load(lanes: Lanes, operands: Operands, i: Instruction, tile: Tile) -> Step:
     shape, target = lanes.shape(i.outputs[0], tile), lanes.block(i.outputs[0], tile)
     format = FORMATS[operands.places[_place(i).operand][0].format]
     if indirect(i):
-        return partial(_gather, lanes, operands, i, tile, format, target)
+        fill = scalar(lanes.numbers[i.inputs[-1].entry], format.dtype) if _place(i).masked else None
+        return partial(_gather, Walk(lanes, operands, i, tile, shape, format), fill, target)
     box = span(lanes, operands, i, shape, tile.starts)
     view = _view(operands, box, format)
     if view is not None:
@@ -94,10 +91,11 @@ def store(lanes: Lanes, operands: Operands, i: Instruction, tile: Tile) -> Step:
     """The step that puts one tile from a FIFO, or a number, into an operand's memory."""
     operand = operands.places[_place(i).operand][0]
     format = FORMATS[operand.format]
-    if indirect(i) or i.op == "store_add":
-        return partial(_scatter, lanes, operands, i, tile, format)
     source = lanes.input(i.inputs[0], tile, format.dtype)
     shape = store_shape(lanes, i, tile.lengths)
+    if indirect(i) or i.op == "store_add":
+        walk = Walk(lanes, operands, i, tile, shape, format)
+        return partial(_scatter, walk, source)
     box = span(lanes, operands, i, shape, tile.starts)
     view = _view(operands, box, format)
     if view is not None and not box.overlaps_itself:
@@ -173,138 +171,37 @@ def _narrow_bfloat16(source: Array, target: Array) -> None:
     np.copyto(target, (quiet >> np.uint32(16)).astype(np.uint16))
 
 
-Positions = NDArray[np.int64]
-
-
-def _positions(
-    lanes: Lanes, operands: Operands, i: Instruction, tile: Tile, shape: tuple[int, ...]
-) -> tuple[Positions, NDArray[np.bool_] | None]:
-    """Logical bytes of the elements of a tile that are meant, in row-major order, and the mask."""
-    place, numbers = _place(i), lanes.numbers
-    first = 0 if i.op == "load" else 1
-    count = len(place.index_strides)
-    indices = [lanes.input(s, tile, np.dtype(np.int64)) for s in i.inputs[first : first + count]]
-    mask = None
-    if place.masked:
-        mask = np.broadcast_to(lanes.block(i.inputs[first + count].entry, tile), shape)
-    at = np.full(shape, int(numbers[place.base]), np.int64)
-    for d, stride in enumerate(place.strides):
-        steps = np.arange(tile.starts[d], tile.starts[d] + shape[d], dtype=np.int64)
-        along = [-1 if axis == d else 1 for axis in range(len(shape))]
-        at += (steps * int(numbers[stride])).reshape(along)
-    for index, stride, limit in zip(indices, place.index_strides, place.limits, strict=True):
-        _check_limit(lanes, operands, i, index, mask, int(numbers[limit]))
-        at += index * np.int64(numbers[stride])
-    operand, (address, start) = operands.places[place.operand]
-    size = FORMATS[operand.format].itemsize
-    meant: Positions = at[mask] if mask is not None else at.reshape(-1)
-    meant = meant * size + start
-    if meant.size and not 0 <= meant.min() <= meant.max() <= address.length - size:
-        raise IndexFaultError(
-            f"{i.op} of operand {operand.name!r} goes to bytes {meant.min()} to "
-            f"{meant.max() + size} of an address of {address.length} bytes"
-        )
-    return meant, mask
-
-
-def _check_limit(
-    lanes: Lanes,
-    operands: Operands,
-    i: Instruction,
-    index: Any,
-    mask: NDArray[np.bool_] | None,
-    limit: int,
-) -> None:
-    seen = np.asarray(index)
-    if mask is not None:
-        seen = np.broadcast_to(seen, mask.shape)[mask]
-    if seen.size and not 0 <= seen.min() <= seen.max() < limit:
-        wrong = int(seen.min() if seen.min() < 0 else seen.max())
-        name = operands.places[_place(i).operand][0].name
-        raise IndexFaultError(
-            f"index {wrong} is out of bounds for {i.op} of operand {name!r} with size {limit}"
-        )
-
-
-def _rows(
-    lanes: Lanes, operands: Operands, i: Instruction, at: Positions, format: Format
-) -> tuple[list[Bytes], Positions, Positions]:
-    """The chunks of an operand in units that no element straddles, and where each unit lies."""
-    address, start = operands.places[_place(i).operand][1]
-    edges = [address.grain] if address.grain else [c.length for c in address.chunks[:-1]]
-    unit = gcd(format.itemsize, start, *edges)
-    if unit < format.itemsize:
-        at = (at[:, None] + np.arange(0, format.itemsize, unit)).reshape(-1)
-    rows = []
-    for chunk in address.chunks:
-        whole = chunk.length // unit * unit
-        region = operands.memory.region(chunk.region)
-        rows.append(region[chunk.offset : chunk.offset + whole].view(_WORDS[unit]))
-    which, within = locate(address, at)
-    return rows, which, within // unit
-
-
-_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-
-
-def _take(lanes: Lanes, operands: Operands, i: Instruction, at: Positions, format: Format) -> Array:
-    rows, which, within = _rows(lanes, operands, i, at, format)
-    if len(rows) == 1:
-        return rows[0][within].view(format.stored)
-    taken = np.empty(len(within), rows[0].dtype)
-    for chunk, row in enumerate(rows):
-        taken[which == chunk] = row[within[which == chunk]]
-    return taken.view(format.stored)
-
-
-def _put(
-    lanes: Lanes, operands: Operands, i: Instruction, at: Positions, format: Format, data: Array
-) -> None:
-    rows, which, within = _rows(lanes, operands, i, at, format)
-    words = data.view(rows[0].dtype)
-    for chunk, row in enumerate(rows):
-        here = which == chunk
-        row[within[here]] = words[here]
-
-
-def _note(operands: Operands, i: Instruction, at: Positions, format: Format, write: bool) -> None:
-    visits = operands.memory.visits
-    if visits is not None:
-        address = operands.places[_place(i).operand][1].address
-        visits.append(Visit(i, write, address, at, format.itemsize))
-
-
-def _gather(
-    lanes: Lanes, operands: Operands, i: Instruction, tile: Tile, format: Format, target: Array
-) -> None:
-    at, mask = _positions(lanes, operands, i, tile, target.shape)
-    _note(operands, i, at, format, False)
-    taken = _take(lanes, operands, i, at, format)
-    wide = np.empty(len(taken), format.dtype)
-    if len(taken):
-        widening(taken, wide, format)()
+def _gather(walk: Walk, fill: Any, target: Array) -> None:
+    """Bring what a walk leads to into a FIFO; ``fill`` stands where its mask says no."""
+    at, mask = walk.positions()
+    walk.note(at, False)
+    taken = walk.take(at)
     if mask is None:
-        target[...] = wide.reshape(target.shape)
-    else:
-        target[...] = scalar(lanes.numbers[i.inputs[-1].entry], format.dtype)
-        target[mask] = wide
+        widening(taken.reshape(target.shape), target, walk.format)()
+        return
+    wide = np.empty(len(taken), walk.format.dtype)
+    if len(taken):
+        widening(taken, wide, walk.format)()
+    target[...] = fill
+    target[mask] = wide
 
 
-def _scatter(lanes: Lanes, operands: Operands, i: Instruction, tile: Tile, format: Format) -> None:
-    shape = store_shape(lanes, i, tile.lengths)
-    at, mask = _positions(lanes, operands, i, tile, shape)
-    value = np.broadcast_to(lanes.input(i.inputs[0], tile, format.dtype), shape)
-    values = value[mask] if mask is not None else value.reshape(-1)
+def _scatter(walk: Walk, value: Any) -> None:
+    """Put a block, or a number, where a walk leads."""
+    at, mask = walk.positions()
     if not len(at):
         return
-    if i.op == "store_add":
-        _note(operands, i, at, format, False)
+    whole = np.broadcast_to(value, walk.shape)
+    values = whole.reshape(-1) if mask is None else whole[mask]
+    format = walk.format
+    if walk.instruction.op == "store_add":
+        walk.note(at, False)
         at, where = np.unique(at, return_inverse=True)
         old = np.empty(len(at), format.dtype)
-        widening(_take(lanes, operands, i, at, format), old, format)()
+        widening(walk.take(at), old, format)()
         (np.logical_or if format.kind == "bool" else np.add).at(old, where, values)
         values = old
     narrow = np.empty(len(at), format.stored)
     narrowing(values, narrow, format)()
-    _note(operands, i, at, format, True)
-    _put(lanes, operands, i, at, format, narrow)
+    walk.note(at, True)
+    walk.put(at, narrow)

@@ -71,9 +71,9 @@ def _position(lanes: Lanes, i: Instruction, block: Array, tile: Tile, results: l
     """Row-major position of the extremum, and itself; the first of equals, and the first NaN."""
     axes = lanes.stage.passes[i.turn]
     kept = [d for d in range(block.ndim) if d not in axes]
-    lines = block.transpose(*kept, *axes).reshape(*(block.shape[d] for d in kept), -1)
-    at = (np.argmax if i.op == "argmax" else np.argmin)(lines, axis=-1)
-    found = np.take_along_axis(lines, at[..., None], -1).reshape(results[1].shape)
+    lines = block.transpose(*kept, *axes).reshape(prod(block.shape[d] for d in kept), -1)
+    at = lines.argmax(1) if i.op == "argmax" else lines.argmin(1)
+    found = lines[np.arange(len(lines)), at].reshape(results[1].shape)
     steps = np.unravel_index(at, [tile.lengths[d] for d in axes]) if axes else ()
     there = np.zeros(at.shape, np.int64)
     for d, step in zip(axes, steps, strict=True):
