@@ -8,6 +8,7 @@ import importlib
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.measure import Figure
@@ -20,8 +21,14 @@ NAMES = {
     "elementwise": "elementwise",
     "matmul": "matmul",
     "streams": "streams",
+    "first_call": "first_call",
+    "traffic": "traffic",
+    "decode": "decode",
     "chapters": "chapters",
+    "suite": "suite",
 }
+ON_REQUEST = ("suite",)
+"""Not among ``all``: the test command itself."""
 PAGE = Path("docs/benchmarks.md")
 HEADINGS = ("what", "ours", "theirs", "value", "goal", "")
 
@@ -30,6 +37,12 @@ def run(name: str) -> list[Figure]:
     """Measure one benchmark."""
     figures: list[Figure] = importlib.import_module(f"benchmarks.{NAMES[name]}").figures()
     return figures
+
+
+def sections(names: Sequence[str]) -> list[str]:
+    """What those of the measured benchmarks that have more to say than figures say on the page."""
+    modules = [importlib.import_module(f"benchmarks.{NAMES[name]}") for name in names]
+    return [module.section() for module in modules if hasattr(module, "section")]
 
 
 def show(figures: list[Figure]) -> None:
@@ -42,8 +55,8 @@ def show(figures: list[Figure]) -> None:
         )
 
 
-def page(figures: list[Figure]) -> str:
-    """The site's page: machine, date, and every figure."""
+def page(figures: list[Figure], sections: Sequence[str] = ()) -> str:
+    """The site's page: machine, date, every figure, and sections of their own."""
     import torch
 
     lines = [
@@ -60,7 +73,7 @@ def page(figures: list[Figure]) -> str:
         "|" + " --- |" * len(HEADINGS),
     ]
     lines += ["| " + " | ".join(figure.cells()) + " |" for figure in figures]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(f"\n{section.rstrip()}" for section in sections)]) + "\n"
 
 
 def processor() -> str:
@@ -78,7 +91,8 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="exit 1 where a goal is missed")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
     arguments = parser.parse_args()
-    names = list(NAMES) if "all" in arguments.names else arguments.names
+    every = [name for name in NAMES if name not in ON_REQUEST]
+    names = every if "all" in arguments.names else arguments.names
     if not names:
         print("python -m benchmarks NAME [NAME ...] | all, of:", ", ".join(NAMES))
         return
@@ -93,7 +107,7 @@ def main() -> None:
         figures += run(name)
     show(figures)
     if arguments.write:
-        PAGE.write_text(page(figures))
+        PAGE.write_text(page(figures, sections(names)))
     if arguments.check and not all(figure.met for figure in figures):
         sys.exit(1)
 

@@ -13,7 +13,8 @@ from functools import partial
 class Figure:
     """One line of a report: what was measured, both sides, and the goal for ``value``.
 
-    The value should be no more than the goal, or no less where ``at_least`` says so.
+    The value should be no more than the goal, or no less where ``at_least`` says so. Without a goal
+    the line is there to be known.
     """
 
     what: str
@@ -21,28 +22,30 @@ class Figure:
     theirs: float | None
     unit: str
     value: float
-    goal: float
+    goal: float | None
     kind: str = "ratio"
     at_least: bool = False
 
     @property
     def met(self) -> bool:
-        """Whether the value is within its goal."""
+        """Whether the value is within its goal, or has none."""
+        if self.goal is None:
+            return True
         return self.value >= self.goal if self.at_least else self.value <= self.goal
 
     def cells(self) -> tuple[str, ...]:
         """What, ours, theirs, value, goal and verdict, as text."""
-        theirs = "" if self.theirs is None else f"{self.theirs:,.3g} {self.unit}"
+        theirs = "" if self.theirs is None else f"{_digits(self.theirs)} {self.unit}"
         mark = "×" if self.kind == "ratio" else f" {self.unit}"
         sign = "≥" if self.at_least else "≤"
-        return (
-            self.what,
-            f"{self.ours:,.3g} {self.unit}",
-            theirs,
-            f"{self.value:,.3g}{mark}",
-            f"{sign} {self.goal:,.3g}{mark}",
-            "met" if self.met else "MISSED",
-        )
+        goal = "" if self.goal is None else f"{sign} {_digits(self.goal)}{mark}"
+        verdict = "" if self.goal is None else "met" if self.met else "MISSED"
+        ours, value = f"{_digits(self.ours)} {self.unit}", f"{_digits(self.value)}{mark}"
+        return (self.what, ours, theirs, value, goal, verdict)
+
+
+def _digits(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
 
 
 def ratio(what: str, ours: float, theirs: float, unit: str, goal: float) -> Figure:
@@ -58,6 +61,11 @@ def difference(what: str, ours: float, theirs: float, unit: str, goal: float) ->
 def bound(what: str, ours: float, unit: str, goal: float) -> Figure:
     """A figure that is compared with its goal alone."""
     return Figure(what, ours, None, unit, ours, goal, kind="bound")
+
+
+def told(what: str, ours: float, unit: str) -> Figure:
+    """A figure without a goal."""
+    return Figure(what, ours, None, unit, ours, None, kind="bound")
 
 
 def interleaved(

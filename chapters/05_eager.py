@@ -2148,4 +2148,4 @@ check_running_sum(running_sum)
 # [fallback](../docs/glossary.md#fallback).
 #
 # Before: each hit is a launch of [chapter 3](03_launch.ipynb), patched with places, sizes and numbers.
-# Next: all five mappings under one whole model, before and after, are chapter 6, and still to come.
+# Next: [all five mappings under one whole model](06_a_whole_model.ipynb), before and after.

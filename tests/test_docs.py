@@ -231,3 +231,13 @@ def test_a_snippet_of_a_page_runs(code: str, tmp_path: Path) -> None:
         cwd=tmp_path,  # some write files
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_every_item_of_the_checklist_for_a_port_names_its_proof() -> None:
+    items = [row for row in rows(DOCS / "port_it.md") if len(row) == 2 and "---" not in row[0]]
+    items = [(claim, proof) for claim, proof in items if proof != "proved by"]
+    assert len(items) > 40
+    for claim, proof in items:
+        tests = re.findall(r"`((?:\w+/)*test_\w+\.py)`", proof)
+        assert tests or proof.startswith("`python -m "), f"{claim!r} is proved by nothing"
+        assert all((ROOT / "tests" / test).exists() for test in tests), claim

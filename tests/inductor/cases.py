@@ -205,6 +205,14 @@ PLACES: dict[str, Case] = {
     "reflected": (lambda x: F.pad(x, (2, 3), mode="reflect"), lambda: (real(4, 20, 33),)),
     "roll": (lambda x: x.roll(3, 1), lambda: (real(20, 33),)),
     "repeat": (lambda x: x.repeat(2, 3), lambda: (real(5, 7),)),
+    "repeat of what is also returned": (
+        lambda x: (y := x.abs() + 1, y.repeat(2), y[:3].repeat(2), y.repeat_interleave(2)),
+        lambda: (real(6),),
+    ),
+    "cat of a flip": (
+        lambda x, y: torch.cat([y, x.flip(1)[:, :3]], 1) * 2,
+        lambda: (real(3, 4), real(3, 1)),
+    ),
     "gather": (lambda x, i: x.gather(1, i), lambda: (real(20, 33), whole(0, 33, 20, 7))),
     "index_select": (lambda x, i: x.index_select(0, i), lambda: (real(20, 33), whole(0, 20, 7))),
     "embedding": (lambda i, w: F.embedding(i, w), lambda: (whole(0, 20, 4, 7), real(20, 33))),

@@ -254,9 +254,22 @@ def _of_bytes(reduction: Any) -> Callable[[Parts], Parts]:
     return make
 
 
+_CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
 def _convolution(_: Parts) -> Parts:
-    """What core makes of it for a private device, back to what it was."""
-    return aten.convolution.default
+    """What core makes of it for a private device, back to what it was, in the CPU's layout."""
+
+    def convolution(input: torch.Tensor, weight: torch.Tensor, *geometry: Any) -> Any:
+        made = aten.convolution.default(input, weight, *geometry)
+        last = _CHANNELS_LAST.get(made.dim())
+        wanted = last is not None and any(
+            side.is_contiguous(memory_format=last) and not side.is_contiguous()
+            for side in (input, weight)
+        )
+        return made.contiguous(memory_format=last) if wanted else made
+
+    return convolution
 
 
 def _convolution_backward(_: Parts) -> Parts:

@@ -31,6 +31,13 @@ _NAME: Final = 48
 class SpyreScheduling(BaseScheduling):
     """Pointwise and reductions fuse where their loops nest; each fused node is one program."""
 
+    def __init__(self, scheduler: Any) -> None:
+        super().__init__(scheduler)
+        if scheduler is not None:
+            # Of this one scheduler: no flag is for one device. To fuse more, it would exchange what
+            # a node reads and writes, also where an element is read twice, and then be wrong.
+            scheduler.shared_data_after_inverting_indexing = _nothing_shared
+
     def get_backend_features(self, device: torch.device) -> OrderedSet[BackendFeature]:
         return OrderedSet([BackendFeature.REDUCE_TO_SINGLE_ELEMENT])
 
@@ -63,6 +70,11 @@ class SpyreScheduling(BaseScheduling):
 
     def flush(self) -> None:
         """Every kernel is written as it is made."""
+
+
+def _nothing_shared(node1: Any, node2: Any) -> int:
+    """What Inductor's scheduler says of nodes whose indices it leaves as they are."""
+    return -1
 
 
 def _definition(kernel: SpyreKernel, card: int) -> str:
