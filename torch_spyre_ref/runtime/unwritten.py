@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from torch_spyre_ref.runtime.errors import QueueError
 from torch_spyre_ref.runtime.footprints import footprint
-from torch_spyre_ref.runtime.intervals import Access, Interval, IntervalMap
+from torch_spyre_ref.runtime.intervals import Access, Interval, IntervalMap, Spot
 
 if TYPE_CHECKING:
     from torch_spyre_ref.runtime.lowering import Work
@@ -36,28 +36,31 @@ class Unwritten:
         ``is_overwritten`` says whether all of an interval has a writer after a ticket: what comes
         of it then is that one's affair.
         """
-        for is_write, interval in footprint(entry.operation, entry.work):
-            if is_write and not is_overwritten(interval, entry.ticket):
+        for spot in footprint(entry.operation, entry.work):
+            if spot.is_write and not is_overwritten(spot.interval, entry.ticket):
                 self.any = True
-                self._writers.write(interval, Access(entry.ticket, queue))
+                self._write(spot.interval, Access(entry.ticket, queue))
 
     def submitted(self, queue: Queue, operation: Operation, work: Work) -> None:
         """An operation is about to be enqueued: what it writes is good again.
 
         Raises ``QueueError`` if it would read bytes that were not written.
         """
-        accesses = footprint(operation, work)
-        for is_write, interval in accesses:
-            if not is_write:
-                for writer in filter(_is_lost, self._writers.writers(interval)):
+        spots = footprint(operation, work)
+        for spot in spots:
+            if not spot.is_write:
+                for writer in filter(_is_lost, self._writers.writers(spot.interval)):
                     raise QueueError(
                         f"queue {queue.name} was to read bytes that operation {writer.ticket} of "
                         f"queue {writer.queue.name} did not write; write them anew, or reset that "
                         "queue if what they were before will do"
                     ) from writer.queue.error
-        for is_write, interval in accesses:
-            if is_write and self._writers.writers(interval):
-                self._writers.write(interval, Access(0, queue))
+        for spot in spots:
+            if spot.is_write and self._writers.writers(spot.interval):
+                self._write(spot.interval, Access(0, queue))
+
+    def _write(self, interval: Interval, access: Access) -> None:
+        self._writers.take((Spot(True, interval),), access)  # a footprint's own is another map's
 
     def forget(self) -> None:
         """A queue is good again, and what it did not write is as it should be."""
