@@ -100,6 +100,7 @@ class Lane:
 
         If only part of it could be enqueued, waits until that is over: nobody else knows of it.
         """
+        queue.require_written(bound.compute)
         try:
             ticket = submission.launch(queue, bound)
         except BaseException:
