@@ -742,12 +742,14 @@ class Edge(NamedTuple):
 # pending would do, and gets slower with every pending operation; there may be a thousand. The
 # **interval map** ([`runtime/intervals.py`](../torch_spyre_ref/runtime/intervals.py)) turns the
 # question around. It cuts the bytes of a region into runs. Each run knows its last writer, and for each
-# queue its last reader since. Whoever came before these is behind them already. The runs are found by
-# bisection, and cut where a newcomer begins or ends inside one. Here it is alone, with letters in the
-# place of queues:
+# queue its last reader since. A newcomer that reads has to come after the writer. One that writes has
+# to come after the readers, or after the writer if nobody has read: the readers came after it
+# themselves. Whoever came before these is behind them already. The runs are found by bisection, and
+# cut where a newcomer begins or ends inside one. Here it is alone, with letters in the place of queues
+# (a **spot** is an interval that somebody reads or writes):
 
 # %%
-from torch_spyre_ref.runtime.intervals import Access, IntervalMap
+from torch_spyre_ref.runtime.intervals import Access, IntervalMap, Spot
 
 touched = IntervalMap()
 for number, (letter, verb, first_byte, behind) in enumerate(
@@ -760,8 +762,9 @@ for number, (letter, verb, first_byte, behind) in enumerate(
     ),
     start=1,
 ):
-    found = getattr(touched, verb)(("r0", first_byte, behind), Access(number, letter))
-    after = sorted({f"{reason} {other.queue}{other.ticket}" for reason, other in found})
+    spot = Spot(verb == "write", ("r0", first_byte, behind))
+    found = touched.take([spot], Access(number, letter))
+    after = sorted({f"{reason} {other.queue}{other.ticket}" for reason, other, _ in found})
     print(f"{letter}{number} {verb:<5} {first_byte:2} to {behind:3}, runs: {len(touched)}", end="")
     print(f", after: {', '.join(after) or 'nobody'}")
 assert after == ["WAR B2", "WAR C3", "WAW A1", "WAW A4"]
@@ -773,6 +776,9 @@ assert len(touched) == 1
 # of them, they are one run again, with nothing to remember but itself. The race checker of the
 # sanitizer asks the same map, and reports what this module adds.
 #
+# A loop touches the same bytes over and over. So a spot remembers which run it was, and if that still
+# ends where the spot does, nothing has to be found.
+#
 # An operation may have many operands, and meet the same predecessor in several places. So: each
 # predecessor once, and none of its own queue, which is in order anyway.
 
@@ -783,30 +789,24 @@ from collections.abc import Iterable, Sequence
 from torch_spyre_ref.runtime.intervals import Access, Conflict, IntervalMap, Spot
 
 
-def is_over(access: Access) -> bool:
-    """Whether an access is over, so that nobody has to wait for it."""
-    return access.ticket <= access.queue.done
-
-
 def conflicts(touched: IntervalMap, spots: Iterable[Spot], access: Access) -> Sequence[Conflict]:
     """Take in what an operation touches; whom it must come after, the latest first."""
     queue = access.queue
-    met: dict[int, Conflict] = {}
-    for conflict in touched.take(spots, access):
-        other = conflict[1]
-        if other.queue is not queue:
-            met.setdefault(other.ticket, conflict)
-    if len(met) < 2:
-        return list(met.values())
-    return [met[ticket] for ticket in sorted(met, reverse=True)]
+    found = [one for one in touched.take(spots, access) if one[1].queue is not queue]
+    if len(found) < 2:
+        return found
+    first_met = {other.ticket: (reason, other, spot) for reason, other, spot in reversed(found)}
+    return [first_met[ticket] for ticket in sorted(first_met, reverse=True)]
 
 
 # %%
 touched = IntervalMap()
-conflicts(touched, [(True, ("r0", 0, 64)), (True, ("r0", 128, 192))], Access(1, "A"))
-conflicts(touched, [(True, ("r0", 64, 128))], Access(2, "B"))
-adding = [(False, ("r0", 0, 64)), (False, ("r0", 64, 192)), (True, ("r0", 0, 64))]
-for reason, other, (region, first_byte, behind) in conflicts(touched, adding, Access(3, "B")):
+writing = [Spot(True, ("r0", 0, 64)), Spot(True, ("r0", 128, 192))]
+conflicts(touched, writing, Access(1, "A"))
+conflicts(touched, [Spot(True, ("r0", 64, 128))], Access(2, "B"))
+adding = [Spot(False, ("r0", 0, 64)), Spot(False, ("r0", 64, 192)), Spot(True, ("r0", 128, 192))]
+for reason, other, spot in conflicts(touched, adding, Access(3, "B")):
+    region, first_byte, behind = spot.interval
     print(f"{reason} {other.queue}{other.ticket}, found on {region}[{first_byte}:{behind}]")
 
 # %% [markdown]
@@ -816,12 +816,25 @@ for reason, other, (region, first_byte, behind) in conflicts(touched, adding, Ac
 #
 # All of this would be a waste while one queue has all the work, which is how most programs run. So the
 # runtime does not even look. It remembers which queue is **alone**, and when a second one comes, it
-# takes in what the first has pending. And what is over is dropped from the map, now and then, so that
-# the map stays about as large as what is pending.
+# takes in what the first has pending. And what is over is dropped from the map whenever the map has
+# grown to twice its size, so that it stays about as large as what is pending.
 #
 # One second queue is an exception. Further down, launches are prepared on a companion that works for
 # their stream's queue and for no other, and whoever uses it says what comes after what. The two are
-# alone together.
+# alone together. (`is_overwritten` is for those who come after a failure: what an operation did not
+# write matters no more where a later one writes anyway. `seen` is for the race checker: whoever the
+# runtime has found to be over is in order, too.)
+
+
+# %% Know who is done tags=["export"] file="runtime/hazards.py"
+def done(queue: "Queue") -> int:
+    """The last operation of ``queue`` that is over."""
+    return queue.done
+
+
+def is_over(access: Access) -> bool:
+    """Whether an access is over, so that nobody has to wait for it."""
+    return access.ticket <= access.queue.done
 
 
 # %% Look only when two queues are busy tags=["export"] file="runtime/hazards.py"
@@ -880,14 +893,7 @@ class Watch:
 
     def take_in(self, queue: "Queue", entry: "Pending") -> None:
         """Take in an operation that was enqueued before."""
-        self.meet(queue, entry)
-
-    def meet(self, queue: "Queue", entry: "Pending") -> Sequence[Conflict]:
-        """Take in what an operation touches; whom it must come after."""
-        spots = footprint(entry.operation, entry.work)
-        if not spots:
-            return ()
-        return conflicts(self._touched, spots, new(Access, (entry.ticket, queue, None)))
+        self._touched.take(footprint(entry.operation, entry.work), Access(entry.ticket, queue))
 
     def is_overwritten(self, interval: Interval, ticket: int) -> bool:
         """Whether all that is known of an interval is written again by operations after one."""
@@ -902,7 +908,7 @@ class Watch:
 # and `B` has waited for `A`, then nothing is missing. To know that, the runtime keeps **vector
 # clocks** ([`runtime/vector_clocks.py`](../torch_spyre_ref/runtime/vector_clocks.py)): for each
 # queue, how far it is known to come after each other queue. A wait brings along everything that the
-# signal's queue knew at that point. Events that the user asked for count like any other wait.
+# signal's queue knew at that point.
 
 # %%
 from torch_spyre_ref.runtime.vector_clocks import Order
@@ -914,17 +920,17 @@ print("C comes after", order.known("C"))
 assert order.known("C")["A"] == 1, "though it never waited for A"
 
 # %% [markdown]
-# Now all of it. For each conflict, the latest first: is that operation over? Does this queue come
-# after it anyway? Only if the answer is no twice, an edge is made. (`owe` has the producer fire an
-# event when that very operation is complete, and the queue holds this one back until all its events
-# have fired. `seen` is for the race checker: whoever the runtime has found to be over is in order,
-# too. `accepts` is a door for drills.)
+# To bring all that along has its price, at every wait, and most questions are easier than that. Has
+# nobody ever waited for that operation, or a later one of its queue? Then nobody comes after it. Was
+# the very last wait for it, and by the one who asks? Then that is the answer. So waits are only noted,
+# and the clocks are set when a question comes that these two do not answer. Waits for what is over by
+# then are dropped: nobody will ask.
 #
-# One thing more. Who reads what another queue writes needs it *written*: if the writer fails, so must
-# the reader. But who overwrites a program's scratch memory, or a correction slot that its last reader
-# has left behind, needs only that the other is *over*, well or not; or one stream's broken program
-# would poison every stream that launches the same one. So there are two orders: `_order` is all that
-# comes before, and `_sure` what must have been done. Only the second spares a reader its edge.
+# Events that the user asked for are waits like any other. And there are two orders. Who reads what
+# another queue writes needs it *written*: if the writer fails, so must the reader. But who overwrites a
+# program's scratch memory, or a correction slot that its last reader has left behind, needs only that
+# the other has *ended*, well or not; or one stream's broken program would poison every stream that
+# launches the same one. Only what must have been done spares a reader its edge.
 
 
 # %% Ask the clocks only where no wait tells tags=["export"] file="runtime/hazards.py"
@@ -932,21 +938,16 @@ from torch_spyre_ref.runtime.events import Event
 from torch_spyre_ref.runtime.vector_clocks import Order
 
 
-def done(queue: "Queue") -> int:
-    """The last operation of ``queue`` that is over."""
-    return queue.done
-
-
 class Precedence:
     """Who comes after whom, by the waits of all queues: after its end, or after it was done.
 
-    Many questions can be answered from the waits themselves. Clocks are set by the first that
-    cannot be.
+    Waits are ``noted`` only. Clocks are set when a question cannot be answered without, or when
+    more than ``kept`` are noted.
     """
 
     def __init__(self, kept: int = 4096) -> None:
         self._kept = kept
-        self._waits: list[tuple[Queue, int, Queue, int, bool]] = []  # of which no clock knows yet
+        self.noted: list[tuple[Queue, int, Queue, int, bool]] = []  # waits that no clock knows yet
         self._awaited: dict[Queue, int] = {}  # the last operation that anybody waits for
         self._ended, self._done = Order(done), Order(done)
 
@@ -955,18 +956,18 @@ class Precedence:
         producer, after = event.queue, event.ticket
         if producer is None or after is None:
             return
-        self._waits.append((queue, ticket, producer, after, event.of_end))
+        self.noted.append((queue, ticket, producer, after, event.of_end))
         if after > self._awaited.get(producer, 0):
             self._awaited[producer] = after
-        if len(self._waits) > self._kept:
+        if len(self.noted) > self._kept:
             self._set_clocks()
 
     def comes_after(self, queue: "Queue", producer: "Queue", after: int, of_end: bool) -> bool:
         """Whether the next operation of ``queue`` comes after one of ``producer`` anyway."""
         if after > self._awaited.get(producer, 0):
             return False
-        if self._waits:
-            waiter, _, other, until, ended = self._waits[-1]
+        if self.noted:
+            waiter, _, other, until, ended = self.noted[-1]
             if waiter is queue and other is producer and until >= after and of_end >= ended:
                 return True
             self._set_clocks()
@@ -974,12 +975,45 @@ class Precedence:
         return after <= order.known(queue).get(producer, 0)
 
     def _set_clocks(self) -> None:
-        for queue, ticket, producer, after, of_end in self._waits:
+        for queue, ticket, producer, after, of_end in self.noted:
             if after > producer.done:
                 self._ended.wait(queue, ticket, producer, after)
                 if not of_end:
                     self._done.wait(queue, ticket, producer, after)
-        self._waits.clear()
+        self.noted.clear()
+
+
+# %%
+class Letter:
+    """A queue, for who only asks how far it is."""
+
+    done = 0
+
+
+def event_of(queue, ticket):
+    """The event that fires when an operation is done."""
+    event = Event()
+    event.queue, event.ticket = queue, ticket
+    return event
+
+
+precedence, (a, b, c) = Precedence(), (Letter(), Letter(), Letter())
+precedence.waits(b, 2, event_of(a, 1))
+answers = [precedence.comes_after(b, a, 1, of_end=False)]
+answers += [precedence.comes_after(c, b, 2, of_end=False)]
+print("B after A1, C after B2:", answers, "- waits that are only noted:", len(precedence.noted))
+assert (answers, len(precedence.noted)) == ([True, False], 1)
+
+precedence.waits(c, 3, event_of(b, 2))
+answers = [precedence.comes_after(c, a, 1, of_end=False)]
+print("C after A1:", answers, "- waits that are only noted:", len(precedence.noted))
+assert (answers, len(precedence.noted)) == ([True], 0)
+
+# %% [markdown]
+# Now all of it. For each conflict, the latest first: is that operation over? Does this queue come
+# after it anyway? Only if the answer is no twice, an edge is made. (`owe` has the producer fire an
+# event when that very operation is complete, and the queue holds this one back until all its events
+# have fired. `accepts` is a door for drills.)
 
 
 # %% Derive the edges of a card tags=["export"] file="runtime/hazards.py"
@@ -991,6 +1025,8 @@ class Hazards(Watch):
 
     ``count`` is how many there were. ``precedence`` is that of all cards.
     """
+
+    shared = Precedence  # what the cards of a machine have one of
 
     def __init__(
         self, queues: Sequence["Queue"], precedence: Precedence, on: bool, kept: int = 4096
@@ -1013,14 +1049,17 @@ class Hazards(Watch):
         """Take in an operation that was enqueued before, and what it waits for."""
         for event in queue.line.awaited(entry):
             self._precedence.waits(queue, entry.ticket, event)
-        self.meet(queue, entry)
+        super().take_in(queue, entry)
 
     def submitted(self, queue: "Queue", entry: "Pending", fresh: bool = False) -> Sequence[Event]:
         """The events that an operation of a queue that is not alone has to wait for.
 
         It is ``fresh`` if what was to be in the bytes that it writes is of no use to anybody.
         """
-        found = self.meet(queue, entry) if self.is_needed(queue) else ()
+        spots = footprint(entry.operation, entry.work)
+        if not spots or not self.is_needed(queue):
+            return ()
+        found = conflicts(self._touched, spots, new(Access, (entry.ticket, queue, None)))
         if not found:
             return ()
         events, precedence = [], self._precedence
@@ -1345,7 +1384,9 @@ print("with record_stream: the same", len(ordered_too), "operations at the same 
 #   every test of events in this project.
 # - **The host's memory has no footprint.** When may a pinned buffer be filled again? That is a rule of
 #   its own, and comes below.
-# - **Two cards** are joined by events. A copy between them brings its own, as the last line shows.
+# - **Two cards** are joined by events. A copy between them brings its own, as the last line shows: one
+#   for the card that receives, and with derivation off one back, so that whoever comes after either
+#   stream comes after the copy, as on CUDA.
 
 # %%
 with deriving():
@@ -1532,9 +1573,10 @@ for on in (False, True, False):
 assert values[0] == values[1] == values[2]
 
 # %% [markdown]
-# And what does a launch touch? That stands in its patch, and the runtime reads it back from there when
-# another queue is busy. So launches on different streams are ordered like anything else, by the tensors
-# that they were given:
+# And what does a launch touch? Its slot and its program, which are its job's, and which the two rules
+# have put in order. The rest stands in its patch, and the runtime reads it back from there when another
+# queue is busy. So launches on different streams are ordered like anything else, by the tensors that
+# they were given:
 
 
 # %%
@@ -2072,7 +2114,8 @@ Markdown("\n".join(rows))
 # wins its race. The checker is not taken in. On, the runtime finds both orders by itself, from the
 # slot's footprint: a transfer writes it, a program reads it. That is how torch-spyre has it since
 # its pull request 4101. Here the rules are written down all the same, so that launches are right
-# with derivation off, too, and so that the runtime need not look at a stream and its companion.
+# with derivation off, too, and so that the runtime need not look: what a launch does to its slot and
+# its program counts as ordered, and derivation leaves it out.
 
 # %% [markdown]
 # ## Assembled

@@ -435,6 +435,25 @@ def test_a_patch_that_is_late_for_a_dropped_launch_is_waited_for(scale: Path, de
         assert [t.unique().tolist() for t in (lost, out)] == [[0], [3]]
 
 
+def test_a_patch_on_its_way_keeps_the_memory_of_a_program_that_is_gone(scale: Path) -> None:
+    plan, x = prepare_kernel(scale, 0, slots=1), torch.ones(N, device="spyre:0")
+    failing, out = torch.Stream("spyre:0"), torch.zeros(N, device="spyre:0")
+    launch_jobplan(plan, [x, out], [1.0, 0])
+    torch.spyre.synchronize(0)
+    preparation_queue(queue_of(failing)).submit(HostCallback(lambda: None, 60_000))
+    fail_soon(failing, 10_000)
+    with failing:
+        launch_jobplan(plan, [x, out], [9.0, 9])
+    while queue_of(failing).error is None:
+        queue_of(failing).completed(0)
+    allocated = torch.spyre.memory_allocated(0)
+    plan.job.evict()
+    assert preparation_queue(queue_of(failing)).is_busy
+    assert torch.spyre.memory_allocated(0) == allocated
+    settle()
+    assert torch.spyre.memory_allocated(0) < allocated
+
+
 def test_a_launch_on_what_was_not_written_is_refused_before_it_is_prepared(scale: Path) -> None:
     plan, x = prepare_kernel(scale, 0), torch.ones(N, device="spyre:0")
     failing, good = torch.Stream("spyre:0"), torch.Stream("spyre:0")

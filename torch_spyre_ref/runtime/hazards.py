@@ -47,22 +47,25 @@ class Edge(NamedTuple):
 
 
 # Find whom an operation must come after
-def is_over(access: Access) -> bool:
-    """Whether an access is over, so that nobody has to wait for it."""
-    return access.ticket <= access.queue.done
-
-
 def conflicts(touched: IntervalMap, spots: Iterable[Spot], access: Access) -> Sequence[Conflict]:
     """Take in what an operation touches; whom it must come after, the latest first."""
     queue = access.queue
-    met: dict[int, Conflict] = {}
-    for conflict in touched.take(spots, access):
-        other = conflict[1]
-        if other.queue is not queue:
-            met.setdefault(other.ticket, conflict)
-    if len(met) < 2:
-        return list(met.values())
-    return [met[ticket] for ticket in sorted(met, reverse=True)]
+    found = [one for one in touched.take(spots, access) if one[1].queue is not queue]
+    if len(found) < 2:
+        return found
+    first_met = {other.ticket: (reason, other, spot) for reason, other, spot in reversed(found)}
+    return [first_met[ticket] for ticket in sorted(first_met, reverse=True)]
+
+
+# Know who is done
+def done(queue: "Queue") -> int:
+    """The last operation of ``queue`` that is over."""
+    return queue.done
+
+
+def is_over(access: Access) -> bool:
+    """Whether an access is over, so that nobody has to wait for it."""
+    return access.ticket <= access.queue.done
 
 
 # Look only when two queues are busy
@@ -116,14 +119,7 @@ class Watch:
 
     def take_in(self, queue: "Queue", entry: "Pending") -> None:
         """Take in an operation that was enqueued before."""
-        self.meet(queue, entry)
-
-    def meet(self, queue: "Queue", entry: "Pending") -> Sequence[Conflict]:
-        """Take in what an operation touches; whom it must come after."""
-        spots = footprint(entry.operation, entry.work)
-        if not spots:
-            return ()
-        return conflicts(self._touched, spots, new(Access, (entry.ticket, queue, None)))
+        self._touched.take(footprint(entry.operation, entry.work), Access(entry.ticket, queue))
 
     def is_overwritten(self, interval: Interval, ticket: int) -> bool:
         """Whether all that is known of an interval is written again by operations after one."""
@@ -132,21 +128,16 @@ class Watch:
 
 
 # Ask the clocks only where no wait tells
-def done(queue: "Queue") -> int:
-    """The last operation of ``queue`` that is over."""
-    return queue.done
-
-
 class Precedence:
     """Who comes after whom, by the waits of all queues: after its end, or after it was done.
 
-    Many questions can be answered from the waits themselves. Clocks are set by the first that
-    cannot be.
+    Waits are ``noted`` only. Clocks are set when a question cannot be answered without, or when
+    more than ``kept`` are noted.
     """
 
     def __init__(self, kept: int = 4096) -> None:
         self._kept = kept
-        self._waits: list[tuple[Queue, int, Queue, int, bool]] = []  # of which no clock knows yet
+        self.noted: list[tuple[Queue, int, Queue, int, bool]] = []  # waits that no clock knows yet
         self._awaited: dict[Queue, int] = {}  # the last operation that anybody waits for
         self._ended, self._done = Order(done), Order(done)
 
@@ -155,18 +146,18 @@ class Precedence:
         producer, after = event.queue, event.ticket
         if producer is None or after is None:
             return
-        self._waits.append((queue, ticket, producer, after, event.of_end))
+        self.noted.append((queue, ticket, producer, after, event.of_end))
         if after > self._awaited.get(producer, 0):
             self._awaited[producer] = after
-        if len(self._waits) > self._kept:
+        if len(self.noted) > self._kept:
             self._set_clocks()
 
     def comes_after(self, queue: "Queue", producer: "Queue", after: int, of_end: bool) -> bool:
         """Whether the next operation of ``queue`` comes after one of ``producer`` anyway."""
         if after > self._awaited.get(producer, 0):
             return False
-        if self._waits:
-            waiter, _, other, until, ended = self._waits[-1]
+        if self.noted:
+            waiter, _, other, until, ended = self.noted[-1]
             if waiter is queue and other is producer and until >= after and of_end >= ended:
                 return True
             self._set_clocks()
@@ -174,12 +165,12 @@ class Precedence:
         return after <= order.known(queue).get(producer, 0)
 
     def _set_clocks(self) -> None:
-        for queue, ticket, producer, after, of_end in self._waits:
+        for queue, ticket, producer, after, of_end in self.noted:
             if after > producer.done:
                 self._ended.wait(queue, ticket, producer, after)
                 if not of_end:
                     self._done.wait(queue, ticket, producer, after)
-        self._waits.clear()
+        self.noted.clear()
 
 
 # Derive the edges of a card
@@ -188,6 +179,8 @@ class Hazards(Watch):
 
     ``count`` is how many there were. ``precedence`` is that of all cards.
     """
+
+    shared = Precedence  # what the cards of a machine have one of
 
     def __init__(
         self, queues: Sequence["Queue"], precedence: Precedence, on: bool, kept: int = 4096
@@ -210,14 +203,17 @@ class Hazards(Watch):
         """Take in an operation that was enqueued before, and what it waits for."""
         for event in queue.line.awaited(entry):
             self._precedence.waits(queue, entry.ticket, event)
-        self.meet(queue, entry)
+        super().take_in(queue, entry)
 
     def submitted(self, queue: "Queue", entry: "Pending", fresh: bool = False) -> Sequence[Event]:
         """The events that an operation of a queue that is not alone has to wait for.
 
         It is ``fresh`` if what was to be in the bytes that it writes is of no use to anybody.
         """
-        found = self.meet(queue, entry) if self.is_needed(queue) else ()
+        spots = footprint(entry.operation, entry.work)
+        if not spots or not self.is_needed(queue):
+            return ()
+        found = conflicts(self._touched, spots, new(Access, (entry.ticket, queue, None)))
         if not found:
             return ()
         events, precedence = [], self._precedence

@@ -15,7 +15,7 @@ from torch_spyre_ref.emulator.regions import Mode, Region, RegionTable
 from torch_spyre_ref.emulator.spec import CardSpec
 from torch_spyre_ref.emulator.timeline import Timeline
 from torch_spyre_ref.runtime.faults import Faults
-from torch_spyre_ref.runtime.hazards import Hazards, Precedence
+from torch_spyre_ref.runtime.hazards import Hazards
 from torch_spyre_ref.runtime.lowering import SHIPPED, rules
 from torch_spyre_ref.runtime.memcheck import Memcheck
 from torch_spyre_ref.runtime.pinned import PinnedMemory
@@ -146,7 +146,7 @@ class Runtime:
             rules(operations),
             queue_depth,
         )
-        precedence = Precedence()
+        precedence = hazards.shared()
         self.cards = tuple(
             AttachedCard(
                 Card(
