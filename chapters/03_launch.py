@@ -911,7 +911,8 @@ del base, spread, args
 # Each becomes an operation of the queue, and most of that work can be done before the first launch.
 # The transfer is the same every time: same staging buffer, same slot. The callback is the same but for
 # the bytes that it writes. These steps, with their staging buffers, are a **lane**, which is written
-# by hand:
+# by hand. (`of_job` notes that a patch touches what is its job's own, and nothing else: with several
+# streams, [chapter 4](04_streams.ipynb) need not look at it.)
 #
 # ```python title="torch_spyre_ref/jobs/lanes.py"
 # --8<-- "torch_spyre_ref/jobs/lanes.py:step"

@@ -474,7 +474,11 @@ class StreamDriver:
         return idle or self.queue(device, stream).query()
 
     def stream_handle(self, device: int, stream: int) -> int:
-        """A number that stands for the stream's queue: never null, one a stream."""
+        """A number that stands for the stream's queue: never null, one a stream.
+
+        Raises ``ValueError`` for a number that no stream has.
+        """
+        priority_of(stream)
         return (device + 1) << 32 | (stream + 1)
 
     def after_fork(self) -> None:
@@ -723,6 +727,7 @@ is over, none that follows from other waits.
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_spyre_ref.runtime.intervals import Interval
+from torch_spyre_ref.runtime.lowering import new
 
 if TYPE_CHECKING:
     from torch_spyre_ref.runtime.pending import Pending
@@ -757,12 +762,14 @@ class Edge(NamedTuple):
 # pending would do, and gets slower with every pending operation; there may be a thousand. The
 # **interval map** ([`runtime/intervals.py`](../torch_spyre_ref/runtime/intervals.py)) turns the
 # question around. It cuts the bytes of a region into runs. Each run knows its last writer, and for each
-# queue its last reader since. Whoever came before these is behind them already. The runs are found by
-# bisection, and cut where a newcomer begins or ends inside one. Here it is alone, with letters in the
-# place of queues:
+# queue its last reader since. A newcomer that reads has to come after the writer. One that writes has
+# to come after the readers, or after the writer if nobody has read: the readers came after it
+# themselves. Whoever came before these is behind them already. The runs are found by bisection, and
+# cut where a newcomer begins or ends inside one. Here it is alone, with letters in the place of queues
+# (a **spot** is an interval that somebody reads or writes):
 
 # %%
-from torch_spyre_ref.runtime.intervals import Access, IntervalMap
+from torch_spyre_ref.runtime.intervals import Access, IntervalMap, Spot
 
 touched = IntervalMap()
 for number, (letter, verb, first_byte, behind) in enumerate(
@@ -775,8 +782,9 @@ for number, (letter, verb, first_byte, behind) in enumerate(
     ),
     start=1,
 ):
-    found = getattr(touched, verb)(("r0", first_byte, behind), Access(number, letter))
-    after = sorted({f"{reason} {other.queue}{other.ticket}" for reason, other in found})
+    spot = Spot(verb == "write", ("r0", first_byte, behind))
+    found = touched.take([spot], Access(number, letter))
+    after = sorted({f"{reason} {other.queue}{other.ticket}" for reason, other, _ in found})
     print(f"{letter}{number} {verb:<5} {first_byte:2} to {behind:3}, runs: {len(touched)}", end="")
     print(f", after: {', '.join(after) or 'nobody'}")
 assert after == ["WAR B2", "WAR C3", "WAW A1", "WAW A4"]
@@ -788,34 +796,37 @@ assert len(touched) == 1
 # of them, they are one run again, with nothing to remember but itself. The race checker of the
 # sanitizer asks the same map, and reports what this module adds.
 #
+# A loop touches the same bytes over and over. So a spot remembers which run it was, and if that still
+# ends where the spot does, nothing has to be found.
+#
 # An operation may have many operands, and meet the same predecessor in several places. So: each
 # predecessor once, and none of its own queue, which is in order anyway.
 
 
 # %% Find whom an operation must come after tags=["export"] file="runtime/hazards.py"
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from torch_spyre_ref.runtime.intervals import Access, IntervalMap
+from torch_spyre_ref.runtime.intervals import Access, Conflict, IntervalMap, Spot
 
 
-def conflicts(
-    touched: IntervalMap, accesses: Sequence[tuple[bool, Interval]], access: Access
-) -> Sequence[tuple[str, Access, Interval]]:
-    """Take in what an operation touches; why, and after whom, it must come, the latest first."""
-    found: dict[int, tuple[str, Access, Interval]] = {}
-    for is_write, interval in accesses:
-        for reason, other in (touched.write if is_write else touched.read)(interval, access):
-            if other.queue is not access.queue:
-                found.setdefault(other.ticket, (reason, other, interval))
-    return [found[ticket] for ticket in sorted(found, reverse=True)] if found else ()
+def conflicts(touched: IntervalMap, spots: Iterable[Spot], access: Access) -> Sequence[Conflict]:
+    """Take in what an operation touches; whom it must come after, the latest first."""
+    queue = access.queue
+    found = [one for one in touched.take(spots, access) if one[1].queue is not queue]
+    if len(found) < 2:
+        return found
+    first_met = {other.ticket: (reason, other, spot) for reason, other, spot in reversed(found)}
+    return [first_met[ticket] for ticket in sorted(first_met, reverse=True)]
 
 
 # %%
 touched = IntervalMap()
-conflicts(touched, [(True, ("r0", 0, 64)), (True, ("r0", 128, 192))], Access(1, "A"))
-conflicts(touched, [(True, ("r0", 64, 128))], Access(2, "B"))
-adding = [(False, ("r0", 0, 64)), (False, ("r0", 64, 192)), (True, ("r0", 0, 64))]
-for reason, other, (region, first_byte, behind) in conflicts(touched, adding, Access(3, "B")):
+writing = [Spot(True, ("r0", 0, 64)), Spot(True, ("r0", 128, 192))]
+conflicts(touched, writing, Access(1, "A"))
+conflicts(touched, [Spot(True, ("r0", 64, 128))], Access(2, "B"))
+adding = [Spot(False, ("r0", 0, 64)), Spot(False, ("r0", 64, 192)), Spot(True, ("r0", 128, 192))]
+for reason, other, spot in conflicts(touched, adding, Access(3, "B")):
+    region, first_byte, behind = spot.interval
     print(f"{reason} {other.queue}{other.ticket}, found on {region}[{first_byte}:{behind}]")
 
 # %% [markdown]
@@ -825,12 +836,14 @@ for reason, other, (region, first_byte, behind) in conflicts(touched, adding, Ac
 #
 # All of this would be a waste while one queue has all the work, which is how most programs run. So the
 # runtime does not even look. It remembers which queue is **alone**, and when a second one comes, it
-# takes in what the first has pending. And what is over is dropped from the map, now and then, so that
-# the map stays about as large as what is pending.
+# takes in what the first has pending. And what is over is dropped from the map whenever the map has
+# grown to twice its size, so that it stays about as large as what is pending.
 #
 # One second queue is an exception. Further down, launches are prepared on a companion that works for
 # their stream's queue and for no other, and whoever uses it says what comes after what. The two are
-# alone together.
+# alone together. (`is_overwritten` is for those who come after a failure: what an operation did not
+# write matters no more where a later one writes anyway. `seen` is for the race checker: whoever the
+# runtime has found to be over is in order, too.)
 
 
 # %% Know who is done tags=["export"] file="runtime/hazards.py"
@@ -854,31 +867,39 @@ class Watch:
     """What pending work touches, looked at only while two of a card's ``queues`` are busy.
 
     A queue that has all the pending work is ``alone``: what it has pending is taken in when another
-    queue comes. With it is whatever works for it.
+    queue comes. With it is whatever works for it. Nobody looks at all unless it is ``on``.
     """
 
-    def __init__(self, queues: Sequence["Queue"]) -> None:
+    def __init__(self, queues: Sequence["Queue"], on: bool) -> None:
+        self.on = on
         self.alone: Queue | None = None
         self._queues, self._touched = queues, IntervalMap()
-        self._taken = 0  # operations since somebody last looked who is idle
+        self._left = self._room = 0  # until somebody looks again who is idle, and what is over
 
-    def clear(self) -> None:
-        """Forget what was pending, and who was alone."""
-        self.alone, self._taken = None, 0
+    @property
+    def seen(self) -> Sequence["Queue"]:
+        """The queues that are watched how far they are."""
+        return self._queues if self.on else ()
+
+    def switch(self, on: bool) -> None:
+        """Look from now on, or do not. Nothing may be pending."""
+        self.on, self.alone, self._left = on, None, 0
         self._touched.clear()
 
     def is_needed(self, queue: "Queue") -> bool:
         """Whether any other queue is busy. Asked now and then: to be wrong costs only time."""
-        self._taken -= 1
-        if self.alone is not None or self._taken < 0:
+        self._left -= 1
+        if self.alone is not None or self._left < 0:
             self.look()
             us = queue.works_for
             if not any(other.is_busy and other.works_for is not us for other in self._queues):
                 self._touched.clear()
                 self.alone = us
                 return False
-            self._touched.forget(is_over)
-            self._taken = max(64, len(self._touched))
+            self._left = 64
+            if len(self._touched) > self._room:
+                self._touched.forget(is_over)
+                self._room = 64 + 2 * len(self._touched)
         return True
 
     def look(self) -> None:
@@ -892,8 +913,12 @@ class Watch:
 
     def take_in(self, queue: "Queue", entry: "Pending") -> None:
         """Take in an operation that was enqueued before."""
-        access = Access(entry.ticket, queue)
-        conflicts(self._touched, footprint(entry.operation, entry.work), access)
+        self._touched.take(footprint(entry.operation, entry.work), Access(entry.ticket, queue))
+
+    def is_overwritten(self, interval: Interval, ticket: int) -> bool:
+        """Whether all that is known of an interval is written again by operations after one."""
+        writers = self._touched.writers(interval)
+        return bool(writers) and all(writer.ticket > ticket for writer in writers)
 
 
 # %% [markdown]
@@ -903,7 +928,7 @@ class Watch:
 # and `B` has waited for `A`, then nothing is missing. To know that, the runtime keeps **vector
 # clocks** ([`runtime/vector_clocks.py`](../torch_spyre_ref/runtime/vector_clocks.py)): for each
 # queue, how far it is known to come after each other queue. A wait brings along everything that the
-# signal's queue knew at that point. Events that the user asked for count like any other wait.
+# signal's queue knew at that point.
 
 # %%
 from torch_spyre_ref.runtime.vector_clocks import Order
@@ -915,61 +940,135 @@ print("C comes after", order.known("C"))
 assert order.known("C")["A"] == 1, "though it never waited for A"
 
 # %% [markdown]
+# To bring all that along has its price, at every wait, and most questions are easier than that. Has
+# nobody ever waited for that operation, or a later one of its queue? Then nobody comes after it. Was
+# the very last wait for it, and by the one who asks? Then that is the answer. So waits are only noted,
+# and the clocks are set when a question comes that these two do not answer. Waits for what is over by
+# then are dropped: nobody will ask.
+#
+# Events that the user asked for are waits like any other. And there are two orders. Who reads what
+# another queue writes needs it *written*: if the writer fails, so must the reader. But who overwrites a
+# program's scratch memory, or a correction slot that its last reader has left behind, needs only that
+# the other has *ended*, well or not; or one stream's broken program would poison every stream that
+# launches the same one. Only what must have been done spares a reader its edge.
+
+
+# %% Ask the clocks only where no wait tells tags=["export"] file="runtime/hazards.py"
+from torch_spyre_ref.runtime.events import Event
+from torch_spyre_ref.runtime.vector_clocks import Order
+
+
+class Precedence:
+    """Who comes after whom, by the waits of all queues: after its end, or after it was done.
+
+    Waits are ``noted`` only. Clocks are set when a question cannot be answered without, or when
+    more than ``kept`` are noted.
+    """
+
+    def __init__(self, kept: int = 4096) -> None:
+        self._kept = kept
+        self.noted: list[tuple[Queue, int, Queue, int, bool]] = []  # waits that no clock knows yet
+        self._awaited: dict[Queue, int] = {}  # the last operation that anybody waits for
+        self._ended, self._done = Order(done), Order(done)
+
+    def waits(self, queue: "Queue", ticket: int, event: Event) -> None:
+        """Operation ``ticket`` of ``queue``, and what is behind it, waits for ``event``."""
+        producer, after = event.queue, event.ticket
+        if producer is None or after is None:
+            return
+        self.noted.append((queue, ticket, producer, after, event.of_end))
+        if after > self._awaited.get(producer, 0):
+            self._awaited[producer] = after
+        if len(self.noted) > self._kept:
+            self._set_clocks()
+
+    def comes_after(self, queue: "Queue", producer: "Queue", after: int, of_end: bool) -> bool:
+        """Whether the next operation of ``queue`` comes after one of ``producer`` anyway."""
+        if after > self._awaited.get(producer, 0):
+            return False
+        if self.noted:
+            waiter, _, other, until, ended = self.noted[-1]
+            if waiter is queue and other is producer and until >= after and of_end >= ended:
+                return True
+            self._set_clocks()
+        order = self._ended if of_end else self._done
+        return after <= order.known(queue).get(producer, 0)
+
+    def _set_clocks(self) -> None:
+        for queue, ticket, producer, after, of_end in self.noted:
+            if after > producer.done:
+                self._ended.wait(queue, ticket, producer, after)
+                if not of_end:
+                    self._done.wait(queue, ticket, producer, after)
+        self.noted.clear()
+
+
+# %%
+class Letter:
+    """A queue, for who only asks how far it is."""
+
+    done = 0
+
+
+def event_of(queue, ticket):
+    """The event that fires when an operation is done."""
+    event = Event()
+    event.queue, event.ticket = queue, ticket
+    return event
+
+
+precedence, (a, b, c) = Precedence(), (Letter(), Letter(), Letter())
+precedence.waits(b, 2, event_of(a, 1))
+answers = [precedence.comes_after(b, a, 1, of_end=False)]
+answers += [precedence.comes_after(c, b, 2, of_end=False)]
+print("B after A1, C after B2:", answers, "- waits that are only noted:", len(precedence.noted))
+assert (answers, len(precedence.noted)) == ([True, False], 1)
+
+precedence.waits(c, 3, event_of(b, 2))
+answers = [precedence.comes_after(c, a, 1, of_end=False)]
+print("C after A1:", answers, "- waits that are only noted:", len(precedence.noted))
+assert (answers, len(precedence.noted)) == ([True], 0)
+
+# %% [markdown]
 # Now all of it. For each conflict, the latest first: is that operation over? Does this queue come
 # after it anyway? Only if the answer is no twice, an edge is made. (`owe` has the producer fire an
 # event when that very operation is complete, and the queue holds this one back until all its events
-# have fired. `seen` is for the race checker: whoever the runtime has found to be over is in order,
-# too. `accepts` is a door for drills.)
-#
-# One thing more. Who reads what another queue writes needs it *written*: if the writer fails, so must
-# the reader. But who overwrites a program's scratch memory, or a correction slot that its last reader
-# has left behind, needs only that the other is *over*, well or not; or one stream's broken program
-# would poison every stream that launches the same one. So there are two orders: `_order` is all that
-# comes before, and `_sure` what must have been done. Only the second spares a reader its edge.
+# have fired. `accepts` is a door for drills.)
 
 
 # %% Derive the edges of a card tags=["export"] file="runtime/hazards.py"
 from collections import deque
-from collections.abc import Iterator
-
-from torch_spyre_ref.runtime.events import Event
-from torch_spyre_ref.runtime.vector_clocks import Order
 
 
 class Hazards(Watch):
     """The edges of one card's ``queues``; the last ``kept`` of them are in ``edges``.
 
-    ``count`` is how many there were. ``orders`` are all that comes before, and of that what must
-    have been done, not only be over.
+    ``count`` is how many there were. ``precedence`` is that of all cards.
     """
 
+    shared = Precedence  # what the cards of a machine have one of
+
     def __init__(
-        self, queues: Sequence["Queue"], orders: tuple[Order, Order], on: bool, kept: int = 4096
+        self, queues: Sequence["Queue"], precedence: Precedence, on: bool, kept: int = 4096
     ) -> None:
-        super().__init__(queues)
-        self.on, self.count = on, 0
-        self.edges: deque[Edge] = deque(maxlen=kept)
-        self._order, self._sure = orders
+        super().__init__(queues, on)
+        self.count, self.edges = 0, deque[Edge](maxlen=kept)
+        self._precedence = precedence
 
     def waits(self, queue: "Queue", ticket: int, event: Event) -> None:
         """Operation ``ticket`` of ``queue`` waits for ``event``: an order like any other."""
-        if not self.on or event.queue is None or event.ticket is None:
+        if not self.on or event.queue is None:
             return
-        if queue.works_for is not self.alone:
+        if self.alone is not None:
+            if queue.works_for is event.queue.works_for is self.alone:
+                return  # taken in with all that is pending, if ever
             self.look()
-        elif event.queue.works_for is self.alone:
-            return  # taken in with all that is pending, if ever
-        self._wait(queue, ticket, event)
-
-    def _wait(self, queue: "Queue", ticket: int, event: Event) -> None:
-        if event.queue is not None and event.ticket is not None:
-            for order in (self._order,) if event.of_end else (self._order, self._sure):
-                order.wait(queue, ticket, event.queue, event.ticket)
+        self._precedence.waits(queue, ticket, event)
 
     def take_in(self, queue: "Queue", entry: "Pending") -> None:
         """Take in an operation that was enqueued before, and what it waits for."""
         for event in queue.line.awaited(entry):
-            self._wait(queue, entry.ticket, event)
+            self._precedence.waits(queue, entry.ticket, event)
         super().take_in(queue, entry)
 
     def submitted(self, queue: "Queue", entry: "Pending", fresh: bool = False) -> Sequence[Event]:
@@ -977,47 +1076,26 @@ class Hazards(Watch):
 
         It is ``fresh`` if what was to be in the bytes that it writes is of no use to anybody.
         """
-        if not self.is_needed(queue):
+        spots = footprint(entry.operation, entry.work)
+        if not spots or not self.is_needed(queue):
             return ()
-        accesses = footprint(entry.operation, entry.work)
-        found = conflicts(self._touched, accesses, Access(entry.ticket, queue)) if accesses else ()
+        found = conflicts(self._touched, spots, new(Access, (entry.ticket, queue, None)))
         if not found:
             return ()
-        return list(self._derive(queue, entry, found, fresh))
-
-    def is_overwritten(self, interval: Interval, ticket: int) -> bool:
-        """Whether all that is known of an interval is written again by operations after one."""
-        writers = self._touched.writers(interval)
-        return bool(writers) and all(writer.ticket > ticket for writer in writers)
-
-    @property
-    def seen(self) -> Sequence["Queue"]:
-        """The queues that the runtime looks how far they are, whenever it derives edges."""
-        return self._queues if self.on else ()
-
-    def switch(self, on: bool) -> None:
-        """Derive edges from now on, or do not. Nothing may be pending."""
-        self.on = on
-        self.clear()
-
-    def _derive(
-        self,
-        queue: "Queue",
-        entry: "Pending",
-        found: Sequence[tuple[str, Access, Interval]],
-        fresh: bool,
-    ) -> Iterator[Event]:
-        for reason, (after, producer, _), where in found:
-            over = reason != "RAW" and (fresh or is_scratch(entry.operation, where))
-            order = self._order if over or reason == "WAR" else self._sure
-            if after <= producer.done or after <= order.known(queue).get(producer, 0):
+        events, precedence = [], self._precedence
+        for reason, (after, producer, _), spot in found:
+            if after <= producer.done:
                 continue
-            edge = Edge(reason, producer, after, queue, entry.ticket, where)
+            over = reason != "RAW" and (fresh or is_scratch(entry.operation, spot.interval))
+            if precedence.comes_after(queue, producer, after, over or reason == "WAR"):
+                continue
+            edge = new(Edge, (reason, producer, after, queue, entry.ticket, spot.interval))
             if self.accepts(edge):
                 self.count += 1
                 self.edges.append(edge)
-                yield (event := producer.owe(after, over))
-                self._wait(queue, entry.ticket, event)
+                events.append(producer.owe(after, over))
+                precedence.waits(queue, entry.ticket, events[-1])
+        return events
 
     def accepts(self, edge: Edge) -> bool:
         """Whether an edge that is needed is added: always, but in drills that leave one out."""
@@ -1321,7 +1399,9 @@ print("with record_stream: the same", len(ordered_too), "operations at the same 
 #   `torch.spyre.sanitizer()`: what then is silent is ordered by events alone.
 # - **The host's memory has no footprint.** When may a pinned buffer be filled again? That is a rule of
 #   its own, and comes below.
-# - **Two cards** are joined by events. A copy between them brings its own, as the last line shows.
+# - **Two cards** are joined by events. A copy between them brings its own, as the last line shows: one
+#   for the card that receives, and with derivation off one back, so that whoever comes after either
+#   stream comes after the copy, as on CUDA.
 
 # %%
 with torch.spyre.derive_edges():
@@ -1511,9 +1591,10 @@ for on in (False, True, False):
 assert values[0] == values[1] == values[2]
 
 # %% [markdown]
-# And what does a launch touch? That stands in its patch, and the runtime reads it back from there when
-# another queue is busy. So launches on different streams are ordered like anything else, by the tensors
-# that they were given:
+# And what does a launch touch? Its slot and its program, which are its job's, and which the two rules
+# have put in order. The rest stands in its patch, and the runtime reads it back from there when another
+# queue is busy. So launches on different streams are ordered like anything else, by the tensors that
+# they were given:
 
 
 # %%
@@ -2081,7 +2162,8 @@ Markdown("\n".join(rows))
 # wins its race. The checker is not taken in. On, the runtime finds both orders by itself, from the
 # slot's footprint: a transfer writes it, a program reads it. That is how torch-spyre has it since
 # its pull request 4101. Here the rules are written down all the same, so that launches are right
-# with derivation off, too, and so that the runtime need not look at a stream and its companion.
+# with derivation off, too, and so that the runtime need not look: what a launch does to its slot and
+# its program counts as ordered, and derivation leaves it out.
 
 # %% [markdown]
 # ## Assembled

@@ -5,12 +5,17 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 
+#include <atomic>
+
 #include "allocator.h"
 #include "device.h"
 #include "driver.h"
 
 namespace spyre {
 namespace {
+
+// Streams are numbered from 0, and all up to this one exist.
+std::atomic<c10::StreamId> last_made{0};
 
 int64_t number(c10::DeviceIndex index) { return resolve(index); }
 int64_t handle(void* event) { return static_cast<int64_t>(reinterpret_cast<intptr_t>(event)); }
@@ -49,14 +54,20 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   c10::Stream getNewStream(c10::Device device, int priority) const override {
     const auto index = resolve(device.index());
-    return stream(index, ask("a stream", to_int, Method::new_stream, number(index),
-                             static_cast<int64_t>(priority)));
+    const auto made =
+        ask("a stream", to_int, Method::new_stream, number(index), static_cast<int64_t>(priority));
+    auto last = last_made.load();
+    while (made > last && !last_made.compare_exchange_weak(last, made)) {
+    }
+    return stream(index, made);
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool high_priority) const override {
     return getNewStream(device, high_priority ? -1 : 0);
   }
   c10::Stream exchangeStream(c10::Stream next) const override {
     const auto index = next.device_index();
+    // A stream can be made from any number. Who has no handle for it says so.
+    if (next.id() < 0 || next.id() > last_made.load()) getStreamNativeHandle(next);
     return stream(index, exchange_stream(index, next.id()));
   }
   bool queryStream(const c10::Stream& s) const override {

@@ -209,8 +209,24 @@ def test_a_stream_number_that_the_pool_lacks_is_refused() -> None:
     stream = torch.Stream(stream_id=65, device_index=0, device_type=kind)
     with pytest.raises(ValueError, match="has no stream 65: its streams are 0 to 64"):
         stream.query()
-    with stream, pytest.raises(ValueError, match="no stream 65"):
-        torch.ones(1, device="spyre")
+    for number in (65, -1):
+        stream = torch.Stream(stream_id=number, device_index=0, device_type=kind)
+        for enter in (torch.accelerator.set_stream, torch.spyre.set_stream, stream.__enter__):
+            with pytest.raises(ValueError, match=f"has no stream {number}"):
+                enter(stream) if enter != stream.__enter__ else enter()
+            assert torch.spyre.current_stream(0).stream_id == 0
+
+
+def test_a_stream_that_was_never_handed_out_is_there_all_the_same(run_python: Run) -> None:
+    out = run_python(
+        """
+        import torch
+        kind = torch.spyre.default_stream().device_type
+        with torch.Stream(stream_id=64, device_index=0, device_type=kind) as last:
+            print(torch.spyre.current_stream().stream_id, torch.ones(1, device="spyre").item())
+        """
+    )
+    assert out.split() == ["64", "1.0"]
 
 
 def test_two_streams_move_both_ways_at_once_and_one_stream_does_not() -> None:
@@ -346,3 +362,25 @@ def test_a_copy_between_cards_uses_the_current_stream_of_each() -> None:
         moved = source.to("spyre:1")
     assert {r.queue for r in done} == {queue_of(here).name, queue_of(there).name}
     assert same_bits(moved, source.cpu())
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+@pytest.mark.parametrize("view", [False, True])
+def test_a_copy_between_cards_is_done_for_whoever_comes_after_either_stream(
+    no_derivation: None, side: str, view: bool
+) -> None:
+    here, there, third = torch.Stream("spyre:0"), torch.Stream("spyre:1"), torch.Stream("spyre:1")
+    source, target = torch.ones(64, 64, device="spyre:0"), torch.zeros(64, 64, device="spyre:1")
+    fetched = torch.zeros(64, 64).pin_memory()
+    torch.spyre.synchronize(0), torch.spyre.synchronize(1)
+    busy(there, 200_000)
+    with here, there:
+        if view:
+            target[:, ::2].copy_(source[:, ::2])
+        else:
+            target.copy_(source)
+    third.wait_stream(here if side == "source" else there)
+    with third:
+        fetched.copy_(target, non_blocking=True)
+    third.synchronize()
+    assert fetched[:, ::2].eq(1).all()

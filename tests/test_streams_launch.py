@@ -412,6 +412,70 @@ def test_a_dropped_launch_whose_preparation_is_late_spoils_no_other(
         assert [t.unique().tolist() for t in (lost, out)] == [[0], [3]]
 
 
+@pytest.mark.parametrize("derive", [False, True])
+def test_a_patch_that_is_late_for_a_dropped_launch_is_waited_for(scale: Path, derive: bool) -> None:
+    plan, x = prepare_kernel(scale, 0, slots=1), torch.ones(N, device="spyre:0")
+    failing, good = torch.Stream("spyre:0"), torch.Stream("spyre:0")
+    lost, out = (torch.zeros(N, device="spyre:0") for _ in range(2))
+    launch_jobplan(plan, [x, out], [1.0, 0])  # it is loaded now
+    torch.spyre.synchronize(0)
+    with backend.current().runtime.deriving(derive):
+        preparation_queue(queue_of(failing)).submit(HostCallback(lambda: None, 60_000))
+        fail_soon(failing, 10_000)
+        with failing:
+            launch_jobplan(plan, [x, lost], [9.0, 9])
+        while queue_of(failing).error is None:
+            queue_of(good).completed(0)
+        assert preparation_queue(queue_of(failing)).is_busy
+        busy(good, 200_000)
+        with good:
+            launch_jobplan(plan, [x, out], [2.0, 1])
+        good.synchronize()
+        torch.spyre.reset(0)
+        assert [t.unique().tolist() for t in (lost, out)] == [[0], [3]]
+
+
+def test_a_patch_on_its_way_keeps_the_memory_of_a_program_that_is_gone(scale: Path) -> None:
+    plan, x = prepare_kernel(scale, 0, slots=1), torch.ones(N, device="spyre:0")
+    failing, out = torch.Stream("spyre:0"), torch.zeros(N, device="spyre:0")
+    launch_jobplan(plan, [x, out], [1.0, 0])
+    torch.spyre.synchronize(0)
+    preparation_queue(queue_of(failing)).submit(HostCallback(lambda: None, 60_000))
+    fail_soon(failing, 10_000)
+    with failing:
+        launch_jobplan(plan, [x, out], [9.0, 9])
+    while queue_of(failing).error is None:
+        queue_of(failing).completed(0)
+    allocated = torch.spyre.memory_allocated(0)
+    plan.job.evict()
+    assert preparation_queue(queue_of(failing)).is_busy
+    assert torch.spyre.memory_allocated(0) == allocated
+    settle()
+    assert torch.spyre.memory_allocated(0) < allocated
+
+
+def test_a_launch_on_what_was_not_written_is_refused_before_it_is_prepared(scale: Path) -> None:
+    plan, x = prepare_kernel(scale, 0), torch.ones(N, device="spyre:0")
+    failing, good = torch.Stream("spyre:0"), torch.Stream("spyre:0")
+    lost, out = (torch.zeros(N, device="spyre:0") for _ in range(2))
+    torch.spyre.synchronize(0)
+    with backend.current().runtime.deriving(True):
+        fail_soon(failing, 50_000)
+        with failing:
+            launch_jobplan(plan, [x, lost], [9.0, 9])
+        settle()
+        busy(good), preparation_queue(queue_of(good))
+        queues = backend.current().runtime.cards[0].queues
+        before = [(queue, queue.last) for queue in queues]
+        with good, pytest.raises(QueueError, match="did not write"):
+            launch_jobplan(plan, [lost, out], [2.0, 1])
+        assert [(queue, queue.last) for queue in queues] == before
+        with good:
+            launch_jobplan(plan, [x, out], [2.0, 1])
+        good.synchronize()
+        assert out.unique().tolist() == [3]
+
+
 def test_a_launch_that_a_closed_queue_refuses_leaves_nothing_to_be_prepared(scale: Path) -> None:
     plan, x = prepare_kernel(scale, 0, slots=1), torch.ones(N, device="spyre:0")
     queue = backend.current().runtime.cards[0].new_queue()

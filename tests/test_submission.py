@@ -254,3 +254,17 @@ def test_a_slot_has_a_reader_until_that_is_over() -> None:
     queue.synchronize()
     assert slot.reader() is None
     queue.close()
+
+
+def test_a_slot_whose_reader_is_over_may_still_be_patched() -> None:
+    card, slot = backend.current().runtime.cards[0], Slot(0)
+    queue, preparing = card.new_queue(), card.new_queue()
+    run = queue.submit(HostCallback(lambda: None, 5000))
+    patch = preparing.submit(HostCallback(lambda: None, 50_000))
+    slot.used((queue, preparing), (run, patch))
+    assert slot.reader() == (queue, run)
+    queue.synchronize()
+    assert slot.reader() == (preparing, patch)
+    preparing.synchronize()
+    assert slot.reader() is None
+    queue.close(), preparing.close()

@@ -66,7 +66,11 @@ class StreamDriver:
         return idle or self.queue(device, stream).query()
 
     def stream_handle(self, device: int, stream: int) -> int:
-        """A number that stands for the stream's queue: never null, one a stream."""
+        """A number that stands for the stream's queue: never null, one a stream.
+
+        Raises ``ValueError`` for a number that no stream has.
+        """
+        priority_of(stream)
         return (device + 1) << 32 | (stream + 1)
 
     def after_fork(self) -> None:

@@ -99,6 +99,48 @@ def test_a_queue_that_failed_alone_is_known_to_those_that_come_later() -> None:
         bench.read(0)
 
 
+@pytest.mark.parametrize("nbytes", [64, 128, 256])
+def test_what_a_later_operation_overwrites_anyway_is_its_own_affair(nbytes: int) -> None:
+    bench = Bench(derive_edges=True)
+    failed = bench.card.new_queue()
+    reader = failed.submit(broken(10_000))
+    failed.submit(Fill(bench.at(0), b"\1"))
+    # It need not know how the other ends: what was there is of no use to it.
+    again = bench.queue.prepare(bench.h2d(7, 0, nbytes))
+    bench.queue.submit_prepared([again], behind=(failed, reader + 1))
+    bench.card.settle()
+    assert failed.error is not None and bench.queue.error is None
+    if nbytes < 128:
+        with pytest.raises(QueueError, match="did not write"):
+            bench.read(0)
+    else:
+        assert bench.read(0) == [7]
+
+
+def test_what_was_overwritten_before_it_failed_was_not_written_all_the_same() -> None:
+    bench = Bench(derive_edges=True)
+    failed = bench.card.new_queue()
+    bench.queue.submit(Fill(bench.at(0), b"\1"))
+    failed.submit(broken(10_000))
+    failed.submit(Fill(bench.at(0), b"\2"))
+    bench.card.settle()
+    with pytest.raises(QueueError, match="did not write"):
+        bench.read(0)
+
+
+def test_several_operations_are_refused_before_the_first_is_enqueued() -> None:
+    bench = Failing()
+    prepare, read, last = bench.queue.prepare, D2D(bench.at(0), bench.at(256)), bench.queue.last
+    for first in (Fill(bench.at(1024), b"\2"), Fill(bench.at(0, 64), b"\2")):
+        with pytest.raises(QueueError, match="did not write"):
+            bench.queue.require_written([prepare(first), prepare(read)])
+    bench.queue.require_written([prepare(Fill(bench.at(0, 256), b"\2")), prepare(read)])
+    bench.queue.require_written([prepare(D2D(bench.at(512), bench.at(256)))])
+    assert bench.queue.last == last
+    with pytest.raises(QueueError, match="did not write"):
+        bench.read(0)
+
+
 def test_with_derivation_off_nobody_looks() -> None:
     assert Failing(derive_edges=False).read(0) == [0]
 

@@ -251,25 +251,37 @@ def pieces(tensor: torch.Tensor) -> list[tuple[int, int]]:
 
 
 def _between_cards(source: torch.Tensor, target: torch.Tensor) -> None:
-    """Device to host on one card, an event, host to device on the other."""
+    """Device to host on one card, an event, host to device on the other.
+
+    Where no edges are derived, an event back: what comes later on either stream comes after the
+    copy, as on CUDA.
+    """
     target, source = by_falling_stride(target, source)
-    if not (target.is_contiguous() and source.is_contiguous()):
-        _hand_over(source, target)
-        return
-    flat_source, flat_target = source.view(-1), target.view(-1)
-    for start, count in pieces(target):
-        _hand_over(flat_source.narrow(0, start, count), flat_target.narrow(0, start, count))
-
-
-def _hand_over(source: torch.Tensor, target: torch.Tensor) -> None:
     sender, receiver = queue_of(source), queue_of(target)
+    if target.is_contiguous() and source.is_contiguous():
+        flat_source, flat_target = source.view(-1), target.view(-1)
+        for start, count in pieces(target):
+            parts = flat_source.narrow(0, start, count), flat_target.narrow(0, start, count)
+            _hand_over(sender, receiver, *parts)
+    else:
+        _hand_over(sender, receiver, source, target)
+    if not backend.current().runtime.derive_edges:
+        _wait_for(sender, receiver)
+
+
+def _hand_over(sender: Queue, receiver: Queue, source: torch.Tensor, target: torch.Tensor) -> None:
     read, written = device_range(source), device_range(target)
-    arrived = EventSignal()
     with Stage(target.nbytes) as stage:
         stage.busy(sender, transfer(sender, D2H(read, stage.array)))
-        transfer(sender, arrived)
-        transfer(receiver, EventWait(arrived))
+        _wait_for(receiver, sender)
         stage.busy(receiver, transfer(receiver, H2D(stage.array, written)))
+
+
+def _wait_for(queue: Queue, other: Queue) -> None:
+    """What comes next on ``queue`` comes after all that ``other`` was given."""
+    signal = EventSignal()
+    transfer(other, signal)
+    transfer(queue, EventWait(signal))
 
 
 def _on_card(source: torch.Tensor, target: torch.Tensor) -> None:

@@ -18,7 +18,7 @@ from torch_spyre_ref.runtime import (
     Prepared,
     Queue,
 )
-from torch_spyre_ref.runtime.lowering import again, rerun
+from torch_spyre_ref.runtime.lowering import again, of_job, rerun
 from torch_spyre_ref.spyrecode import Artifact, ComputeOnDevice, ComputeOnHost, DataTransfer
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ class Lane:
 
         If only part of it could be enqueued, waits until that is over: nobody else knows of it.
         """
+        queue.require_written(bound.compute)
         try:
             ticket = submission.launch(queue, bound)
         except BaseException:
@@ -129,7 +130,9 @@ class Lane:
             case ComputeOnHost(handle, size):
                 return Patch(queue, self._buffer(handle, size))
             case DataTransfer("H2D", handle, start, size):
-                return queue.prepare(H2D(self._buffer(handle, size), self._range(start, size)))
+                transfer = queue.prepare(H2D(self._buffer(handle, size), self._range(start, size)))
+                is_patch = start < self._job.binary.dev_ptr
+                return of_job(*transfer, self._memory.touched) if is_patch else transfer
             case DataTransfer(_, handle, start, size):
                 return queue.prepare(D2H(self._range(start, size), self._buffer(handle, size)))
         binary, size = self._job.binary.size, self._job.spec.correction_size

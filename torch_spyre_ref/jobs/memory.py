@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 from torch_spyre_ref.allocator import Allocation
 from torch_spyre_ref.memory.placement import ANYWHERE, current_placement
 from torch_spyre_ref.runtime import CompositeAddress, DeviceRange
+from torch_spyre_ref.runtime.intervals import Ranges
 
 if TYPE_CHECKING:
     from torch_spyre_ref.backend import Backend
+
+_NOTHING = Ranges((), ())
 
 
 class JobMemory:
@@ -32,6 +35,10 @@ class JobMemory:
         if length <= 0:
             return None
         return CompositeAddress(tuple(self.allocation.composite.pieces(offset, length)))
+
+    def touched(self) -> Ranges:
+        """What a patch touches besides this memory, which is kept by whoever may ask: nothing."""
+        return _NOTHING
 
     def __del__(self) -> None:
         if hasattr(self, "allocation"):

@@ -68,7 +68,8 @@ class stream:  # noqa: N801 (torch's own name for it)
 def reset(device: torch.device | int | str | None = None) -> None:
     """Make a card's queues good again after an error: the running operation ends, others go.
 
-    Memory stays as it is. What was dropped has not happened.
+    Memory stays as it is. What was dropped has not happened, and nobody is told: have the other
+    threads that use the card stop first, or they go on with bytes that were not written.
     """
     runtime = backend.current().runtime
     for queue in tuple(runtime.cards[index_of(device)].queues):
@@ -93,10 +94,9 @@ def derive_edges(on: bool = True) -> Iterator[None]:
     """In the block, order what touches the same memory on different streams, or do not.
 
     Off, as on CUDA, only events do: run a test so, under ``torch.spyre.sanitizer()``, to see
-    whether the code is portable. It is stricter than CUDA in two places: freed memory goes to
-    whichever stream asks first (CUDA's allocator keeps it for the stream that it was made on), and
-    a copy to another card waits for its source's stream only. It holds for all threads and cards,
-    which it waits for on the way in and out.
+    whether the code is portable. It is stricter than CUDA in one place: freed memory goes to
+    whichever stream asks first (CUDA's allocator keeps it for the stream that it was made on). It
+    holds for all threads and cards, which it waits for on the way in and out.
     """
     with backend.current().runtime.deriving(on):
         yield

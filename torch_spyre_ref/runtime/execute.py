@@ -11,24 +11,27 @@ from dataclasses import dataclass
 
 from torch_spyre_ref.emulator.addresses import CompositeAddress
 from torch_spyre_ref.emulator.operands import DeviceRange
-from torch_spyre_ref.runtime.intervals import Interval, accesses
+from torch_spyre_ref.runtime.intervals import Spot, spots
 from torch_spyre_ref.runtime.operations import Operation
 
 
 class _Remembering(Operation):
     """An operation that finds out once, when it is first asked, which bytes it touches."""
 
-    __slots__ = ("_accesses",)
-    _accesses: Sequence[tuple[bool, Interval]]
+    __slots__ = ("_spots",)
+    _spots: Sequence[Spot]
 
     @property
-    def accesses(self) -> Sequence[tuple[bool, Interval]]:
-        """The bytes that it reads (False) and writes (True), by region."""
+    def spots(self) -> Sequence[Spot]:
+        """The bytes that it reads and writes, by region, but for those that its owner orders."""
         try:
-            return self._accesses
+            return self._spots
         except AttributeError:
-            object.__setattr__(self, "_accesses", accesses(self.reads, self.writes))
-            return self._accesses
+            object.__setattr__(self, "_spots", self._find())
+            return self._spots
+
+    def _find(self) -> Sequence[Spot]:
+        return spots(self.reads, self.writes)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -37,7 +40,8 @@ class Execute(_Remembering):
 
     The card reads both when it fetches the program, which is as soon as it can, or with ``barrier``
     when the operation starts. ``memory`` is the program's own; ``inputs`` and ``outputs`` are what
-    it reads and writes besides. ``owner`` is kept until the operation is over.
+    it reads and writes besides. ``owner`` is kept until the operation is over, and sees to it that
+    ``program`` and ``slot`` are not written meanwhile: no edge is derived for them.
     """
 
     program: DeviceRange
@@ -58,6 +62,9 @@ class Execute(_Remembering):
         if self.memory is None:
             return self.outputs
         return (*self.outputs, DeviceRange.contiguous(self.memory, 0, self.memory.length))
+
+    def _find(self) -> Sequence[Spot]:
+        return spots(self.reads if self.owner is None else self.inputs, self.writes)
 
     def __repr__(self) -> str:
         barrier = "" if self.barrier else ", no barrier"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from torch_spyre_ref.emulator.operands import DeviceRange
 from torch_spyre_ref.emulator.pages import Bytes
 from torch_spyre_ref.runtime.execute import Execute
-from torch_spyre_ref.runtime.intervals import Interval, accesses, physical
+from torch_spyre_ref.runtime.intervals import Interval, Spot, physical, spots
 from torch_spyre_ref.runtime.operations import Operation
 from torch_spyre_ref.runtime.pinned import PinnedMemory
 
@@ -23,15 +23,19 @@ HOST: Final = -1
 """What stands for a card's number where the host's memory is meant."""
 
 
-def footprint(operation: Operation, work: Work) -> Sequence[tuple[bool, Interval]]:
-    """What an operation reads (False) and writes (True) on its card."""
+def footprint(operation: Operation, work: Work) -> Sequence[Spot]:
+    """What an operation reads and writes on its card, but for what its job orders itself."""
+    own: Sequence[Spot]
     if isinstance(operation, Execute):
-        if work.touched is None:
-            return operation.accesses
-        # What the caller has an interest in comes first: of several reasons, the first is told.
-        return [*work.touched().accesses, *operation.accesses]
-    reads, writes = operation.reads, operation.writes
-    return accesses(reads, writes) if reads or writes else ()
+        own = operation.spots
+    elif work.touched is not None:
+        own = ()
+    else:
+        reads, writes = operation.reads, operation.writes
+        return spots(reads, writes) if reads or writes else ()
+    # What the caller has an interest in comes first: of several reasons, the first is told.
+    touched = work.touched().spots if work.touched is not None else ()
+    return [*touched, *own] if own else touched
 
 
 def spans(operation: Operation, work: Work) -> Iterator[tuple[bool, Sequence[DeviceRange]]]:
@@ -47,8 +51,10 @@ def spans(operation: Operation, work: Work) -> Iterator[tuple[bool, Sequence[Dev
 def is_scratch(operation: Operation, interval: Interval) -> bool:
     """Whether bytes that an operation writes are a program's own, which nobody reads later."""
     memory = operation.memory if isinstance(operation, Execute) else None
+    if memory is None:
+        return False
     region, start, stop = interval
-    return memory is not None and any(
+    return any(
         chunk.region == region and chunk.offset <= start and stop <= chunk.offset + chunk.length
         for chunk in memory.chunks
     )

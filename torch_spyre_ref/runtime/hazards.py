@@ -9,13 +9,14 @@ is over, none that follows from other waits.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch_spyre_ref.runtime.events import Event
 from torch_spyre_ref.runtime.footprints import footprint, is_scratch
-from torch_spyre_ref.runtime.intervals import Access, Interval, IntervalMap
+from torch_spyre_ref.runtime.intervals import Access, Conflict, Interval, IntervalMap, Spot
+from torch_spyre_ref.runtime.lowering import new
 from torch_spyre_ref.runtime.vector_clocks import Order
 
 # Say what an edge is
@@ -46,16 +47,14 @@ class Edge(NamedTuple):
 
 
 # Find whom an operation must come after
-def conflicts(
-    touched: IntervalMap, accesses: Sequence[tuple[bool, Interval]], access: Access
-) -> Sequence[tuple[str, Access, Interval]]:
-    """Take in what an operation touches; why, and after whom, it must come, the latest first."""
-    found: dict[int, tuple[str, Access, Interval]] = {}
-    for is_write, interval in accesses:
-        for reason, other in (touched.write if is_write else touched.read)(interval, access):
-            if other.queue is not access.queue:
-                found.setdefault(other.ticket, (reason, other, interval))
-    return [found[ticket] for ticket in sorted(found, reverse=True)] if found else ()
+def conflicts(touched: IntervalMap, spots: Iterable[Spot], access: Access) -> Sequence[Conflict]:
+    """Take in what an operation touches; whom it must come after, the latest first."""
+    queue = access.queue
+    found = [one for one in touched.take(spots, access) if one[1].queue is not queue]
+    if len(found) < 2:
+        return found
+    first_met = {other.ticket: (reason, other, spot) for reason, other, spot in reversed(found)}
+    return [first_met[ticket] for ticket in sorted(first_met, reverse=True)]
 
 
 # Know who is done
@@ -74,31 +73,39 @@ class Watch:
     """What pending work touches, looked at only while two of a card's ``queues`` are busy.
 
     A queue that has all the pending work is ``alone``: what it has pending is taken in when another
-    queue comes. With it is whatever works for it.
+    queue comes. With it is whatever works for it. Nobody looks at all unless it is ``on``.
     """
 
-    def __init__(self, queues: Sequence["Queue"]) -> None:
+    def __init__(self, queues: Sequence["Queue"], on: bool) -> None:
+        self.on = on
         self.alone: Queue | None = None
         self._queues, self._touched = queues, IntervalMap()
-        self._taken = 0  # operations since somebody last looked who is idle
+        self._left = self._room = 0  # until somebody looks again who is idle, and what is over
 
-    def clear(self) -> None:
-        """Forget what was pending, and who was alone."""
-        self.alone, self._taken = None, 0
+    @property
+    def seen(self) -> Sequence["Queue"]:
+        """The queues that are watched how far they are."""
+        return self._queues if self.on else ()
+
+    def switch(self, on: bool) -> None:
+        """Look from now on, or do not. Nothing may be pending."""
+        self.on, self.alone, self._left = on, None, 0
         self._touched.clear()
 
     def is_needed(self, queue: "Queue") -> bool:
         """Whether any other queue is busy. Asked now and then: to be wrong costs only time."""
-        self._taken -= 1
-        if self.alone is not None or self._taken < 0:
+        self._left -= 1
+        if self.alone is not None or self._left < 0:
             self.look()
             us = queue.works_for
             if not any(other.is_busy and other.works_for is not us for other in self._queues):
                 self._touched.clear()
                 self.alone = us
                 return False
-            self._touched.forget(is_over)
-            self._taken = max(64, len(self._touched))
+            self._left = 64
+            if len(self._touched) > self._room:
+                self._touched.forget(is_over)
+                self._room = 64 + 2 * len(self._touched)
         return True
 
     def look(self) -> None:
@@ -112,45 +119,90 @@ class Watch:
 
     def take_in(self, queue: "Queue", entry: "Pending") -> None:
         """Take in an operation that was enqueued before."""
-        access = Access(entry.ticket, queue)
-        conflicts(self._touched, footprint(entry.operation, entry.work), access)
+        self._touched.take(footprint(entry.operation, entry.work), Access(entry.ticket, queue))
+
+    def is_overwritten(self, interval: Interval, ticket: int) -> bool:
+        """Whether all that is known of an interval is written again by operations after one."""
+        writers = self._touched.writers(interval)
+        return bool(writers) and all(writer.ticket > ticket for writer in writers)
+
+
+# Ask the clocks only where no wait tells
+class Precedence:
+    """Who comes after whom, by the waits of all queues: after its end, or after it was done.
+
+    Waits are ``noted`` only. Clocks are set when a question cannot be answered without, or when
+    more than ``kept`` are noted.
+    """
+
+    def __init__(self, kept: int = 4096) -> None:
+        self._kept = kept
+        self.noted: list[tuple[Queue, int, Queue, int, bool]] = []  # waits that no clock knows yet
+        self._awaited: dict[Queue, int] = {}  # the last operation that anybody waits for
+        self._ended, self._done = Order(done), Order(done)
+
+    def waits(self, queue: "Queue", ticket: int, event: Event) -> None:
+        """Operation ``ticket`` of ``queue``, and what is behind it, waits for ``event``."""
+        producer, after = event.queue, event.ticket
+        if producer is None or after is None:
+            return
+        self.noted.append((queue, ticket, producer, after, event.of_end))
+        if after > self._awaited.get(producer, 0):
+            self._awaited[producer] = after
+        if len(self.noted) > self._kept:
+            self._set_clocks()
+
+    def comes_after(self, queue: "Queue", producer: "Queue", after: int, of_end: bool) -> bool:
+        """Whether the next operation of ``queue`` comes after one of ``producer`` anyway."""
+        if after > self._awaited.get(producer, 0):
+            return False
+        if self.noted:
+            waiter, _, other, until, ended = self.noted[-1]
+            if waiter is queue and other is producer and until >= after and of_end >= ended:
+                return True
+            self._set_clocks()
+        order = self._ended if of_end else self._done
+        return after <= order.known(queue).get(producer, 0)
+
+    def _set_clocks(self) -> None:
+        for queue, ticket, producer, after, of_end in self.noted:
+            if after > producer.done:
+                self._ended.wait(queue, ticket, producer, after)
+                if not of_end:
+                    self._done.wait(queue, ticket, producer, after)
+        self.noted.clear()
 
 
 # Derive the edges of a card
 class Hazards(Watch):
     """The edges of one card's ``queues``; the last ``kept`` of them are in ``edges``.
 
-    ``count`` is how many there were. ``orders`` are all that comes before, and of that what must
-    have been done, not only be over.
+    ``count`` is how many there were. ``precedence`` is that of all cards.
     """
 
+    shared = Precedence  # what the cards of a machine have one of
+
     def __init__(
-        self, queues: Sequence["Queue"], orders: tuple[Order, Order], on: bool, kept: int = 4096
+        self, queues: Sequence["Queue"], precedence: Precedence, on: bool, kept: int = 4096
     ) -> None:
-        super().__init__(queues)
-        self.on, self.count = on, 0
-        self.edges: deque[Edge] = deque(maxlen=kept)
-        self._order, self._sure = orders
+        super().__init__(queues, on)
+        self.count, self.edges = 0, deque[Edge](maxlen=kept)
+        self._precedence = precedence
 
     def waits(self, queue: "Queue", ticket: int, event: Event) -> None:
         """Operation ``ticket`` of ``queue`` waits for ``event``: an order like any other."""
-        if not self.on or event.queue is None or event.ticket is None:
+        if not self.on or event.queue is None:
             return
-        if queue.works_for is not self.alone:
+        if self.alone is not None:
+            if queue.works_for is event.queue.works_for is self.alone:
+                return  # taken in with all that is pending, if ever
             self.look()
-        elif event.queue.works_for is self.alone:
-            return  # taken in with all that is pending, if ever
-        self._wait(queue, ticket, event)
-
-    def _wait(self, queue: "Queue", ticket: int, event: Event) -> None:
-        if event.queue is not None and event.ticket is not None:
-            for order in (self._order,) if event.of_end else (self._order, self._sure):
-                order.wait(queue, ticket, event.queue, event.ticket)
+        self._precedence.waits(queue, ticket, event)
 
     def take_in(self, queue: "Queue", entry: "Pending") -> None:
         """Take in an operation that was enqueued before, and what it waits for."""
         for event in queue.line.awaited(entry):
-            self._wait(queue, entry.ticket, event)
+            self._precedence.waits(queue, entry.ticket, event)
         super().take_in(queue, entry)
 
     def submitted(self, queue: "Queue", entry: "Pending", fresh: bool = False) -> Sequence[Event]:
@@ -158,47 +210,26 @@ class Hazards(Watch):
 
         It is ``fresh`` if what was to be in the bytes that it writes is of no use to anybody.
         """
-        if not self.is_needed(queue):
+        spots = footprint(entry.operation, entry.work)
+        if not spots or not self.is_needed(queue):
             return ()
-        accesses = footprint(entry.operation, entry.work)
-        found = conflicts(self._touched, accesses, Access(entry.ticket, queue)) if accesses else ()
+        found = conflicts(self._touched, spots, new(Access, (entry.ticket, queue, None)))
         if not found:
             return ()
-        return list(self._derive(queue, entry, found, fresh))
-
-    def is_overwritten(self, interval: Interval, ticket: int) -> bool:
-        """Whether all that is known of an interval is written again by operations after one."""
-        writers = self._touched.writers(interval)
-        return bool(writers) and all(writer.ticket > ticket for writer in writers)
-
-    @property
-    def seen(self) -> Sequence["Queue"]:
-        """The queues that the runtime looks how far they are, whenever it derives edges."""
-        return self._queues if self.on else ()
-
-    def switch(self, on: bool) -> None:
-        """Derive edges from now on, or do not. Nothing may be pending."""
-        self.on = on
-        self.clear()
-
-    def _derive(
-        self,
-        queue: "Queue",
-        entry: "Pending",
-        found: Sequence[tuple[str, Access, Interval]],
-        fresh: bool,
-    ) -> Iterator[Event]:
-        for reason, (after, producer, _), where in found:
-            over = reason != "RAW" and (fresh or is_scratch(entry.operation, where))
-            order = self._order if over or reason == "WAR" else self._sure
-            if after <= producer.done or after <= order.known(queue).get(producer, 0):
+        events, precedence = [], self._precedence
+        for reason, (after, producer, _), spot in found:
+            if after <= producer.done:
                 continue
-            edge = Edge(reason, producer, after, queue, entry.ticket, where)
+            over = reason != "RAW" and (fresh or is_scratch(entry.operation, spot.interval))
+            if precedence.comes_after(queue, producer, after, over or reason == "WAR"):
+                continue
+            edge = new(Edge, (reason, producer, after, queue, entry.ticket, spot.interval))
             if self.accepts(edge):
                 self.count += 1
                 self.edges.append(edge)
-                yield (event := producer.owe(after, over))
-                self._wait(queue, entry.ticket, event)
+                events.append(producer.owe(after, over))
+                precedence.waits(queue, entry.ticket, events[-1])
+        return events
 
     def accepts(self, edge: Edge) -> bool:
         """Whether an edge that is needed is added: always, but in drills that leave one out."""

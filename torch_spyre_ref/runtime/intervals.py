@@ -1,9 +1,10 @@
 """The interval map: for every byte that pending work touches, who touches it, by bisection.
 
 The bytes of one space (a region of a card, or the host's memory) are cut into disjoint runs. Each
-run has its last writer and, for each queue, its last reader since. A newcomer must come after
-these and no others: whoever was there before is behind them. Both users of the map ask it that:
-derived edges, which add the order that is missing, and racecheck, which reports it.
+run has its last writer and, for each queue, its last reader since. A newcomer that reads must come
+after the writer, one that writes after the readers, or the writer if nobody has read: whoever was
+there before is behind them. Both users of the map ask it that: derived edges, which add the order
+that is missing, and racecheck, which reports it.
 """
 
 from __future__ import annotations
@@ -34,17 +35,33 @@ class Access(NamedTuple):
     about: object = None
 
 
-Conflict = tuple[str, Access]
-"""Why an access must come after an earlier one: "RAW", "WAR" or "WAW", and that one."""
-
-
 class _Run:
-    """Bytes up to ``stop``: their last writer, and by queue their last readers since."""
+    """Bytes up to ``stop``: their last writer, and by queue their last readers since.
+
+    Once it is in no map any more, nobody's bytes end where it does.
+    """
 
     __slots__ = ("readers", "stop", "writer")
 
     def __init__(self, stop: int, writer: Access | None, readers: dict[Queue, Access]) -> None:
         self.stop, self.writer, self.readers = stop, writer, readers
+
+
+_GONE = -1
+_NO_RUN = _Run(_GONE, None, {})
+
+
+class Spot:
+    """An interval that is read or written, by operations to come too, and the run that it was."""
+
+    __slots__ = ("interval", "is_write", "run", "stop")
+
+    def __init__(self, is_write: bool, interval: Interval) -> None:
+        self.is_write, self.interval, self.stop = is_write, interval, interval[2]
+        self.run = _NO_RUN
+
+    def __repr__(self) -> str:
+        return f"Spot({'written' if self.is_write else 'read'}, {self.interval})"
 
 
 class _Space:
@@ -83,22 +100,25 @@ class _Space:
         runs = (self.runs[at] for at in self.starts[index : bisect_left(self.starts, stop)])
         return [run.writer for run in runs if run.writer is not None and run.stop > start]
 
-    def join(self, start: int, runs: Sequence[_Run]) -> _Run:
-        """Make one run of ``runs``, which follow one another from ``start``."""
-        first = runs[0]
-        if len(runs) > 1:
-            for run in runs[:-1]:
-                del self.runs[run.stop]
-            index = bisect_left(self.starts, start)
-            del self.starts[index + 1 : index + len(runs)]
-            first.stop = runs[-1].stop
-        return first
+    def join(self, start: int, runs: Sequence[_Run]) -> None:
+        """Make one run of ``runs``, which follow one another from ``start``: the first of them."""
+        index = bisect_left(self.starts, start)
+        for gone in self.starts[index + 1 : index + len(runs)]:
+            del self.runs[gone]
+        del self.starts[index + 1 : index + len(runs)]
+        runs[0].stop = runs[-1].stop
+        for run in runs[1:]:
+            run.stop = _GONE
 
     def _cut(self, index: int, at: int) -> None:
         run = self.runs[self.starts[index]]
         self.starts.insert(index + 1, at)
         self.runs[at] = _Run(run.stop, run.writer, dict(run.readers))
         run.stop = at
+
+
+Conflict = tuple[str, Access, Spot]
+"""Why an access must come after an earlier one, "RAW", "WAR" or "WAW", that one, and where."""
 
 
 class IntervalMap:
@@ -110,30 +130,37 @@ class IntervalMap:
     def __len__(self) -> int:
         return sum(len(space.starts) for space in self._spaces.values())
 
-    def read(self, interval: Interval, access: Access) -> Sequence[Conflict]:
-        """Take in a reader; the writers that it must come after, once for each run."""
-        name, start, stop = interval
-        space = self._spaces.get(name) or self._new(name)
-        found = []
-        for run in space.cover(start, stop):
-            run.readers[access.queue] = access
-            if run.writer is not None:
-                found.append(("RAW", run.writer))
+    def take(self, spots: Iterable[Spot], access: Access) -> list[Conflict]:
+        """Take in who touches ``spots``; whom it must come after, once for each run."""
+        found: list[Conflict] = []
+        for spot in spots:
+            run = spot.run
+            # Most are touched as they were the last time: then there is nothing to look for.
+            runs = (run,) if run.stop == spot.stop else self._cover(spot)
+            for run in runs:
+                if not spot.is_write:
+                    run.readers[access.queue] = access
+                    if run.writer is not None:
+                        found.append(("RAW", run.writer, spot))
+                    continue
+                if run.readers:
+                    found += [("WAR", reader, spot) for reader in run.readers.values()]
+                    run.readers.clear()
+                elif run.writer is not None:
+                    found.append(("WAW", run.writer, spot))
+                run.writer = access
+            if spot.is_write and len(runs) > 1:
+                self._spaces[spot.interval[0]].join(spot.interval[1], runs)
         return found
 
-    def write(self, interval: Interval, access: Access) -> Sequence[Conflict]:
-        """Take in a writer; whom it must come after, once for each run."""
-        name, start, stop = interval
-        space = self._spaces.get(name) or self._new(name)
-        runs, found = space.cover(start, stop), []
-        for run in runs:
-            if run.readers:
-                found += [("WAR", reader) for reader in run.readers.values()]
-                run.readers.clear()
-            if run.writer is not None:
-                found.append(("WAW", run.writer))
-        space.join(start, runs).writer = access
-        return found
+    def _cover(self, spot: Spot) -> Sequence[_Run]:
+        name, start, stop = spot.interval
+        space = self._spaces.get(name)
+        if space is None:
+            space = self._spaces[name] = _Space()
+        runs = space.cover(start, stop)
+        spot.run = runs[0]
+        return runs
 
     def writers(self, interval: Interval) -> list[Access]:
         """The last writers of the bytes of an interval; nobody is taken in."""
@@ -150,25 +177,20 @@ class IntervalMap:
                 for reader in [a for a in run.readers.values() if is_over(a)]:
                     del run.readers[reader.queue]
                 if run.writer is None and not run.readers:
-                    del space.runs[start]
+                    space.runs.pop(start).stop = _GONE
             space.starts = sorted(space.runs)
             if not space.starts:
                 del self._spaces[name]
 
     def clear(self) -> None:
         """Forget everybody."""
-        self._spaces.clear()
-
-    def _new(self, name: Hashable) -> _Space:
-        return self._spaces.setdefault(name, _Space())
+        self.forget(lambda access: True)
 
 
-def accesses(
-    reads: Iterable[DeviceRange], writes: Iterable[DeviceRange]
-) -> list[tuple[bool, Interval]]:
-    """The bytes that are read (False) and written (True), by region."""
+def spots(reads: Iterable[DeviceRange], writes: Iterable[DeviceRange]) -> list[Spot]:
+    """The bytes that are read and written, by region."""
     return [
-        (is_write, interval)
+        Spot(is_write, interval)
         for is_write, spans in ((False, reads), (True, writes))
         for span in spans
         for interval in physical(span)
@@ -182,9 +204,9 @@ class Ranges:
         self.reads, self.writes = reads, writes
 
     @cached_property
-    def accesses(self) -> list[tuple[bool, Interval]]:
-        """The bytes that are read (False) and written (True), by region."""
-        return accesses(self.reads, self.writes)
+    def spots(self) -> list[Spot]:
+        """The bytes that are read and written, by region."""
+        return spots(self.reads, self.writes)
 
 
 def physical(span: DeviceRange) -> Iterable[Interval]:

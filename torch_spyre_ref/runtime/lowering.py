@@ -47,7 +47,7 @@ class Work(NamedTuple):
     fires: Event | None = None
     unseen: bool = False  # submitting it costs the host nothing
     dispatch: Dispatch | None = None  # the run of a program that it is
-    touched: Touched | None = None  # whom to ask what that touches besides what it says
+    touched: Touched | None = None  # whom to ask what it touches besides its job's memory
 
 
 new = tuple.__new__  # what a named tuple's own, a function of Python's, calls
@@ -83,6 +83,11 @@ def again(operation: Operation, work: Work, effect: Effect) -> Prepared:
     """A host callback once more, to another effect: a third of the price of lowering a new one."""
     parts = work.pipeline, work.duration, effect, 0, 0, None, None, False, None, None
     return operation, new(Work, parts)
+
+
+def of_job(operation: Operation, work: Work, touched: Touched) -> Prepared:
+    """What a job does to its own memory, in an order of its own, and what else that touches."""
+    return operation, work._replace(touched=touched)
 
 
 def rerun(operation: Operation, work: Work, touched: Touched | None = None) -> Prepared:

@@ -15,7 +15,7 @@ from torch_spyre_ref.emulator.regions import Mode, Region, RegionTable
 from torch_spyre_ref.emulator.spec import CardSpec
 from torch_spyre_ref.emulator.timeline import Timeline
 from torch_spyre_ref.runtime.faults import Faults
-from torch_spyre_ref.runtime.hazards import Hazards, done
+from torch_spyre_ref.runtime.hazards import Hazards
 from torch_spyre_ref.runtime.lowering import SHIPPED, rules
 from torch_spyre_ref.runtime.memcheck import Memcheck
 from torch_spyre_ref.runtime.pinned import PinnedMemory
@@ -23,7 +23,6 @@ from torch_spyre_ref.runtime.queues import Queue, Shared
 from torch_spyre_ref.runtime.sanitizer import Sanitizer
 from torch_spyre_ref.runtime.staging import StagingPool
 from torch_spyre_ref.runtime.unwritten import Unwritten
-from torch_spyre_ref.runtime.vector_clocks import Order
 
 MakeHazards = Callable[[Sequence[Queue]], Hazards]
 
@@ -147,7 +146,7 @@ class Runtime:
             rules(operations),
             queue_depth,
         )
-        orders = Order(done), Order(done)
+        precedence = hazards.shared()
         self.cards = tuple(
             AttachedCard(
                 Card(
@@ -160,7 +159,7 @@ class Runtime:
                     fetch_unit,
                 ),
                 shared,
-                partial(hazards, orders=orders, on=derive_edges),
+                partial(hazards, precedence=precedence, on=derive_edges),
             )
             for index in range(devices)
         )

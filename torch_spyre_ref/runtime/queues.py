@@ -124,6 +124,15 @@ class Queue(Progress):
                     ticket = enqueue(operation, work, label)
         return ticket
 
+    def require_written(self, operations: Iterable[Prepared]) -> None:
+        """Raise ``QueueError`` if one would read what a poisoned queue was to write and did not.
+
+        To enqueue it raises that too, but then operations that came before it are enqueued.
+        """
+        if self._unwritten.any and self._hazards.on:
+            with self._clock:
+                self._unwritten.require(self, operations)
+
     def _enqueue(
         self,
         operation: Operation,

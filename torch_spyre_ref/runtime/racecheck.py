@@ -20,7 +20,7 @@ from zlib import crc32
 from torch_spyre_ref.runtime.callsite import CallSite
 from torch_spyre_ref.runtime.events import Event
 from torch_spyre_ref.runtime.footprints import HostBytes, Touch, host_buffer, touches
-from torch_spyre_ref.runtime.intervals import Access, IntervalMap
+from torch_spyre_ref.runtime.intervals import Access, IntervalMap, Spot
 from torch_spyre_ref.runtime.pinned import PinnedMemory
 from torch_spyre_ref.runtime.vector_clocks import Known, Order, later
 
@@ -100,8 +100,8 @@ class Racecheck:
         for touch in touches(queue.device, entry.operation, entry.work, self._pinned):
             by_fetch = touch.is_fetch and fetch is not None
             mine = fetch if by_fetch and fetch is not None else access
-            take = self._touched.write if touch.is_write else self._touched.read
-            for reason, other in take(touch.interval, mine):
+            spot = Spot(touch.is_write, touch.interval)
+            for reason, other, _ in self._touched.take((spot,), mine):
                 if isinstance(touch.where, HostBytes):
                     written |= other.ticket > self._host.get(other.queue, 0)
                 before = fetched if by_fetch else clock
