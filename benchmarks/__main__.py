@@ -21,6 +21,7 @@ NAMES = {
     "elementwise": "elementwise",
     "matmul": "matmul",
     "streams": "streams",
+    "eager": "eager",
     "first_call": "first_call",
     "traffic": "traffic",
     "decode": "decode",
