@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -317,3 +319,18 @@ def test_a_region_given_back_or_changed_is_noticed() -> None:
     card.memory.attach(0, 64)
     with pytest.raises(RegionFaultError, match="has 64 bytes"):
         executable.run(card.memory, slot)
+
+
+def test_operands_are_where_they_were_in_other_company_too() -> None:
+    asm = Assembler("difference")
+    n = asm.dimension("n", 4)
+    a, b, c = (asm.argument(name, "int32") for name in "abc")
+    asm.store(c, {n: 1}, asm.load(a, {n: 1}) - asm.load(b, {n: 1}))
+    executable = decode(encode(asm.assemble()))
+    for card in (Card(), Card()):
+        values = [np.arange(4, dtype=np.int32) * factor for factor in (1, 10, 100)]
+        places = [card.place(value) for value in values]
+        out = card.room(4, np.int32)
+        for one, other in product(range(3), repeat=2):
+            executable.run(card.memory, pack_slot([places[one], places[other], out]))
+            assert card.read(out, np.int32).tolist() == (values[one] - values[other]).tolist()

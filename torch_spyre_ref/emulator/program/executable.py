@@ -9,40 +9,31 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextvars import Context
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from torch_spyre_ref.emulator.addresses import CompositeAddress
-from torch_spyre_ref.emulator.alu import operation
 from torch_spyre_ref.emulator.memory import Memory, RegionFaultError
 from torch_spyre_ref.emulator.operands import DeviceRange
-from torch_spyre_ref.emulator.program import matrix, movement, randomness, reduction
+from torch_spyre_ref.emulator.program import movement
 from torch_spyre_ref.emulator.program.check import fit
 from torch_spyre_ref.emulator.program.encoding import parse
 from torch_spyre_ref.emulator.program.errors import ProgramError
-from torch_spyre_ref.emulator.program.firing import firings
-from torch_spyre_ref.emulator.program.lanes import Lanes, Operands
+from torch_spyre_ref.emulator.program.lanes import Operands
 from torch_spyre_ref.emulator.program.model import Instruction, Operand, Program
-from torch_spyre_ref.emulator.program.numbers import evaluate
+from torch_spyre_ref.emulator.program.sized import Sized, Step, move
 from torch_spyre_ref.emulator.program.slot import ADDRESS_BYTES, Location, read_slot, slot_bytes
-from torch_spyre_ref.emulator.program.tiles import Tile
-from torch_spyre_ref.emulator.program.timing import cost
-from torch_spyre_ref.emulator.program.units import OPS
 from torch_spyre_ref.emulator.spec import CardSpec
-
-Step = Callable[[], object]
-"""One firing of one instruction, all its operands resolved."""
 
 Key = TypeVar("Key")
 Kept = TypeVar("Kept")
 
 _SLOTS_KEPT: Final = 128
 _SIZES_KEPT: Final = 32
-_STEPS_KEPT: Final = 4_096
 # There is one set of scratchpads, as on a card, and one program runs on it.
 _running = threading.Lock()
 # What NumPy should say of overflow is a context variable: one context for all runs, set once, is
@@ -56,56 +47,6 @@ class Footprint(NamedTuple):
 
     reads: tuple[DeviceRange, ...]
     writes: tuple[DeviceRange, ...]
-
-
-class Firing(NamedTuple):
-    """One firing of one instruction; its step, unless that depends on where operands lie."""
-
-    lanes: Lanes
-    instruction: Instruction
-    tile: Tile
-    step: Step | None
-
-
-class Sized:
-    """A program at the numbers of one launch: tiles, the order of firing, and time.
-
-    It has everything that does not depend on where operands lie, and serves all launches with the
-    same sizes and scalars.
-    """
-
-    def __init__(self, program: Program, symbols: Sequence[int | float], spec: CardSpec) -> None:
-        self.numbers = evaluate(program.numbers, symbols)
-        self.stages = [Lanes(stage, self.numbers, spec) for stage in program.stages]
-        self.live = [_live(lanes) for lanes in self.stages]
-        self.costs = tuple(
-            cost(lanes, program.operands, live, spec)
-            for lanes, live in zip(self.stages, self.live, strict=True)
-        )
-        self.duration = sum(stage.duration for stage in self.costs)
-        count = sum(
-            lanes.space.outer * lanes.space.inner[lanes.stage.instructions[i].turn]
-            for lanes, live in zip(self.stages, self.live, strict=True)
-            for i in live
-        )
-        self._order = list(self._fire()) if count <= _STEPS_KEPT else None
-
-    @property
-    def is_short(self) -> bool:
-        """Whether there are few enough firings to keep the step of each."""
-        return self._order is not None
-
-    def order(self) -> Iterable[Firing]:
-        """All firings, in order; those that touch no memory with their steps made."""
-        return self._fire() if self._order is None else self._order
-
-    def _fire(self) -> Iterator[Firing]:
-        for lanes, live in zip(self.stages, self.live, strict=True):
-            space, instructions = lanes.space, lanes.stage.instructions
-            for index, count in firings(lanes.stage, space.outer, space.inner, live):
-                i = instructions[index]
-                tile = space.tile(i.turn, count)
-                yield Firing(lanes, i, tile, None if i.place else _step(lanes, i, tile))
 
 
 class Patched:
@@ -130,20 +71,17 @@ class Patched:
         """What may be read and written; refuses what would leave an operand's memory."""
         reads: list[DeviceRange] = []
         writes: list[DeviceRange] = []
-        for lanes, live in zip(self._sized.stages, self._sized.live, strict=True):
-            for index in live:
-                i = lanes.stage.instructions[index]
-                if i.place is not None:
-                    box = _reach(lanes, operands, i)
-                    exact = not movement.indirect(i)
-                    noted = None if exact and i.op != "store_add" else i
-                    self.accesses.append((i.op != "load", box, noted))
-                    if exact:
-                        self.exact.append((i.op != "load", box))
-                    if i.op != "store":
-                        reads.append(box)
-                    if i.op != "load":
-                        writes.append(box)
+        for number, (_, i) in enumerate(self._sized.accesses):
+            box = self._sized.box(number, operands)
+            exact = not movement.indirect(i)
+            noted = None if exact and i.op != "store_add" else i
+            self.accesses.append((i.op != "load", box, noted))
+            if exact:
+                self.exact.append((i.op != "load", box))
+            if i.op != "store":
+                reads.append(box)
+            if i.op != "load":
+                writes.append(box)
         return Footprint(tuple(reads), tuple(writes))
 
     def run(self, memory: Memory) -> None:
@@ -152,15 +90,11 @@ class Patched:
             self._find_regions(memory)
         if self._steps is None:
             operands = Operands(self._places, memory)
-            steps = (
-                firing.step or _move(firing.lanes, operands, firing.instruction, firing.tile)
-                for firing in self._sized.order()
-            )
             if not self._sized.is_short:
-                for step in steps:
-                    step()
+                for lanes, i, tile, step in self._sized.order():
+                    (step or move(lanes, operands, i, tile))()
                 return
-            self._steps = list(steps)
+            self._steps = self._sized.steps(operands)
         for step in self._steps:
             step()
 
@@ -190,60 +124,6 @@ def _place(
             "run without a job allocation; give its address"
         )
     return Location(job, operand.offset)
-
-
-def _live(lanes: Lanes) -> list[int]:
-    """The instructions that fire at all: none over an empty space, and of a pass that streams
-    nothing only those which accumulate."""
-    if lanes.space.outer == 0:
-        return []
-    return [
-        index
-        for index, i in enumerate(lanes.stage.instructions)
-        if not lanes.space.empty[i.turn] or OPS[i.op].unit in ("reduce", "matrix")
-    ]
-
-
-def _reach(lanes: Lanes, operands: Operands, i: Instruction) -> DeviceRange:
-    """All memory that a load or store may touch."""
-    if movement.indirect(i):
-        assert i.place is not None
-        address = operands.places[i.place.operand][1].address
-        return DeviceRange.contiguous(address, 0, address.length)
-    if i.op == "load":
-        varies = lanes.stage.values[i.outputs[0]].dimensions
-        shape = tuple(n if d in varies else 1 for d, n in enumerate(lanes.space.sizes))
-    else:
-        moved = {*lanes.stage.outer, *lanes.stage.passes[i.turn]}
-        sizes = tuple(n if d in moved else 1 for d, n in enumerate(lanes.space.sizes))
-        shape = movement.store_shape(lanes, i, sizes)
-    return movement.span(lanes, operands, i, shape)
-
-
-def _move(lanes: Lanes, operands: Operands, i: Instruction, tile: Tile) -> Step:
-    """What one firing of a load or store does."""
-    unit = movement.load if i.op == "load" else movement.store
-    return unit(lanes, operands, i, tile)
-
-
-def _step(lanes: Lanes, i: Instruction, tile: Tile) -> Step:
-    """What one firing does of an instruction that touches no memory."""
-    match OPS[i.op].unit:
-        case "reduce":
-            return reduction.reduce(lanes, i, tile)
-        case "matrix":
-            return matrix.matmul(lanes, i, tile)
-        case "random":
-            return partial(randomness.draw, lanes, i, tile)
-        case "index":
-            return partial(_count, lanes, i, tile)
-    return operation(i.op, lanes.inputs(i, tile), lanes.block(i.outputs[0], tile))
-
-
-def _count(lanes: Lanes, i: Instruction, tile: Tile) -> None:
-    out = lanes.block(i.outputs[0], tile)
-    start, length = tile.starts[i.parameter], tile.lengths[i.parameter]
-    out[...] = np.arange(start, start + length).reshape(out.shape)
 
 
 def _keep(cache: OrderedDict[Key, Kept], key: Key, value: Kept, most: int) -> None:
@@ -301,6 +181,8 @@ class Executable:
     def forget(self) -> None:
         """Let go of every region that earlier runs have resolved operands in."""
         self._patched.clear()
+        for sized in self._sized.values():
+            sized.forget()
 
     def __repr__(self) -> str:
         return f"Executable({self.program.name!r}, {len(self.program.stages)} stages)"

@@ -52,20 +52,26 @@ def matmul(lanes: Lanes, i: Instruction, tile: Tile) -> Step:
     if lanes.space.empty[i.turn]:
         return partial(result.fill, 0)
     target = _grouped(result, part.batch, part.rows, part.columns)
-    sides = (
-        partial(_grouped, left, part.batch, part.rows, part.inner),
-        partial(_grouped, right, part.batch, part.inner, part.columns),
-    )
-    direct = tile.inner == 0 and np.may_share_memory(target, result)
-    if direct:
-        return lambda: np.matmul(sides[0](), sides[1](), target)
+    left_side = _side(left, part.batch, part.rows, part.inner)
+    right_side = _side(right, part.batch, part.inner, part.columns)
+    if tile.inner == 0 and np.may_share_memory(target, result):
+        return lambda: np.matmul(left_side(), right_side(), target)
+    split, back = _ungrouping(result, part)
 
     def accumulate() -> None:
-        product = np.matmul(sides[0](), sides[1](), scratch(target.shape, target.dtype))
-        view = _ungrouped(product, result, part)
+        product = np.matmul(left_side(), right_side(), scratch(target.shape, target.dtype))
+        view = product.reshape(split).transpose(back)
         np.add(result, view, result) if tile.inner else np.copyto(result, view)
 
     return accumulate
+
+
+def _side(block: Array, *groups: tuple[int, ...]) -> Callable[[], Array]:
+    """What gives the array one of its sides: a view, found once, where the block has one."""
+    grouped = _grouped(block, *groups)
+    if np.may_share_memory(grouped, block):
+        return lambda: grouped
+    return partial(_grouped, block, *groups)
 
 
 def _grouped(block: Array, *groups: tuple[int, ...]) -> Array:
@@ -76,11 +82,11 @@ def _grouped(block: Array, *groups: tuple[int, ...]) -> Array:
     return block.transpose(*order, *rest).reshape(shape)
 
 
-def _ungrouped(product: Array, result: Array, part: Roles) -> Array:
+def _ungrouping(result: Array, part: Roles) -> tuple[list[int], list[int]]:
+    """The shape and the order of dimensions that make an entry of a grouped product."""
     order = [*part.batch, *part.rows, *part.columns]
-    rest = [d for d in range(result.ndim) if d not in order]
-    split = product.reshape([result.shape[d] for d in (*order, *rest)])
-    return split.transpose(np.argsort([*order, *rest]).tolist())
+    order += [d for d in range(result.ndim) if d not in order]
+    return [result.shape[d] for d in order], np.argsort(order).tolist()
 
 
 _partial_sums = np.empty(0, np.uint8)

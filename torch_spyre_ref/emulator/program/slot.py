@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from torch_spyre_ref.emulator.addresses import MAX_CHUNKS, Chunk, CompositeAddress
@@ -51,22 +52,16 @@ def slot_bytes(addresses: int, symbols: int) -> int:
     return -(-slot_end(addresses, symbols) // STICK) * STICK
 
 
-def slot_layout(chunks: Sequence[int], numbers: str) -> struct.Struct:
-    """A whole slot of addresses of so many chunks each, and of ``numbers``, "q" or "d" each.
-
-    What goes in: for each address the count of chunks, 0, the grain, the start byte, 0, and region,
-    offset and length of every chunk; then the numbers.
-    """
-    addresses = "".join(_LETTERS[count] for count in chunks)
-    end = slot_end(len(chunks), len(numbers))
-    return struct.Struct(f"<{addresses}{numbers}{slot_bytes(len(chunks), len(numbers)) - end}x")
-
-
 def pack_address(address: CompositeAddress, start: int) -> bytes:
-    """The 256-byte descriptor of an argument."""
+    """The 256-byte descriptor of an argument; that of a whole address is made once."""
+    if start == 0 and address.described:
+        return address.described
     count = len(address.chunks)
     words = address.chunks[0] if count == 1 else [w for chunk in address.chunks for w in chunk]
-    return _DESCRIPTORS[count].pack(count, 0, address.grain, start, 0, *words)
+    packed = _DESCRIPTORS[count].pack(count, 0, address.grain, start, 0, *words)
+    if start == 0:
+        object.__setattr__(address, "described", packed)
+    return packed
 
 
 def pack_slot(addresses: Sequence[Location], symbols: Sequence[int | float] = ()) -> bytes:
@@ -102,20 +97,29 @@ def _letters(numbers: Sequence[Number], count: int) -> list[str]:
 def read_address(slot: bytes, index: int, whose: str = "the correction slot") -> Location:
     """Address symbol ``index`` of a slot. Raises ``ProgramError`` when it is none."""
     at = index * ADDRESS_BYTES
-    count, zero, grain, start, _ = _HEAD.unpack_from(slot, at)
-    words = _CHUNKS.unpack_from(slot, at + _HEAD.size)
+    try:
+        return _location(slot[at : at + ADDRESS_BYTES])
+    except ProgramError as error:
+        raise ProgramError(f"address symbol {index} of {whose}{error}") from None
+
+
+@lru_cache(4_096)
+def _location(descriptor: bytes) -> Location:
+    """What 256 bytes name: the same object for the same bytes."""
+    count, zero, grain, start, _ = _HEAD.unpack_from(descriptor)
+    words = _CHUNKS.unpack_from(descriptor, _HEAD.size)
     if not 1 <= count <= MAX_CHUNKS or zero:
         raise ProgramError(
-            f"address symbol {index} of {whose} says {count} chunks; it must be 1 to "
-            f"{MAX_CHUNKS}: was the slot patched before it was fetched?"
+            f" says {count} chunks; it must be 1 to {MAX_CHUNKS}: was the slot patched before it "
+            "was fetched?"
         )
     chunks = tuple(Chunk(*words[i : i + 3]) for i in range(0, 3 * count, 3))
     if max(grain, start, *(word for chunk in chunks for word in chunk)) >> (_BITS - 1):
         raise ProgramError(
-            f"address symbol {index} of {whose} is {chunks}, start {start}, grain "
-            f"{grain}: out of any card's memory; was the slot patched before it was fetched?"
+            f" is {chunks}, start {start}, grain {grain}: out of any card's memory; was the slot "
+            "patched before it was fetched?"
         )
     try:
         return Location(CompositeAddress(chunks, grain), start)
     except ValueError as error:
-        raise ProgramError(f"address symbol {index} of {whose}: {error}") from None
+        raise ProgramError(f": {error}") from None
