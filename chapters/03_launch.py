@@ -660,16 +660,17 @@ class Dispatch:
     ``barrier`` holds its fetch back until it starts.
     """
 
+    is_fetched = has_left = False
+    ticket = 0
+    before: int | None = None  # the program that was in the buffer at submission
+    next: "Dispatch | None" = None
+    accesses: Sequence[tuple[bool, DeviceRange, object]] = ()
+    patched: Patched | None = None
+    span: Span | None = None
+    wrong: Exception | None = None
+
     def __init__(self, unit: "FetchUnit", source: Source, barrier: bool) -> None:
-        self.unit, self.source, self.slot, self.barrier = unit, source, source.slot, barrier
-        self.is_fetched = self.has_left = False
-        self.ticket = 0
-        self.before: int | None = None  # the program that was in the buffer at submission
-        self.next: Dispatch | None = None
-        self.accesses: Sequence[tuple[bool, DeviceRange, object]] = ()
-        self.patched: Patched | None = None
-        self.span: Span | None = None
-        self.wrong: Exception | None = None
+        self.unit, self.source, self.barrier = unit, source, barrier
 
     def run_ahead(self) -> None:
         """The instruction buffer is free: fetch, unless the barrier is up."""
@@ -689,8 +690,8 @@ class Dispatch:
     def leave(self) -> None:
         """Make room in the buffer: the run has started, or was dropped and never will."""
         self.has_left = True
-        following, self.next = self.next, None
-        if following is not None:
+        if self.next is not None:
+            following, self.next = self.next, None
             following.run_ahead()
 
     def finish(self) -> None:
@@ -701,9 +702,10 @@ class Dispatch:
             assert wrong is not None
             raise wrong
         self.accesses = patched.accesses
-        span.close()
+        is_disturbed = span.close()
         execute(patched, self.unit.executables.memory)
-        span.poison()
+        if is_disturbed:
+            span.poison()
 
     def _fetch(self) -> None:
         self.is_fetched = True
@@ -814,19 +816,20 @@ assert together == [True] * 32 + [False] * (COUNT - 32)
 # host is.
 #
 # On PyTorch's side there are tensors, and a launch spec that says which of them is which **symbol**.
-# `Packer` stands between the two. What can be worked out once is: the order of the symbols, and a
-# `struct` for the whole slot, by how many chunks each address has. What is left for a launch is
-# where each tensor lies *now*: `located` has its allocation and its data pointer, as `_bridge.locate`
-# gives them; the difference is the byte at which the view starts, as in chapter 2.
+# `Packer` stands between the two. What can be worked out once is: the order of the symbols, a
+# `struct` for the numbers, and, for each allocation, the 256 bytes that name it (`pack_address` keeps
+# them with its address). What is left for a launch is where each tensor lies *now*: `located` has its
+# allocation and its data pointer, as `_bridge.locate` gives them; the difference is the byte at which
+# the view starts, as in chapter 2.
 
 # %% Pack a correction slot tags=["export"]
+import struct
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
 
 from torch_spyre_ref.allocator import Allocation
-from torch_spyre_ref.emulator.program.slot import slot_layout
+from torch_spyre_ref.emulator.program.slot import STICK, pack_address, slot_end
 from torch_spyre_ref.jobs.arguments import Binding, Located
 from torch_spyre_ref.spyrecode import LaunchSpec
 
@@ -838,11 +841,12 @@ class Packer:
         symbols = sorted(spec.symbols, key=lambda symbol: symbol.offset)
         self._addresses = [s.index for s in symbols if s.kind == "address"]
         self._numbers = [(s.kind == "scalar", s.index) for s in symbols if s.kind != "address"]
-        self._letters = "".join(
+        letters = (
             "d" if is_scalar and spec.scalars[index].type == "float" else "q"
             for is_scalar, index in self._numbers
         )
-        self._layout = lru_cache(64)(slot_layout)
+        taken = slot_end(len(self._addresses), len(self._numbers))
+        self._tail = struct.Struct(f"<{''.join(letters)}{-taken % STICK}x")
 
     def pack(
         self,
@@ -852,20 +856,17 @@ class Packer:
         nowhere: Allocation,
     ) -> bytes:
         """The slot of a launch. Arguments without elements lie ``nowhere``, which must exist."""
-        words: list[int | float] = []
-        counts = []
+        parts = []
         for index in self._addresses:
             owner, address = located[index]
             if owner is None:
                 owner, address = nowhere, nowhere.address
-            chunks, grain = owner.composite.chunks, owner.composite.grain
-            counts.append(len(chunks))
-            words += (len(chunks), 0, grain, address - owner.address, 0)
-            for chunk in chunks:
-                words += chunk
-        for is_scalar, index in self._numbers:
-            words.append(scalars[index] if is_scalar else binding.sizes[index])
-        return self._layout(tuple(counts), self._letters).pack(*words)
+            parts.append(pack_address(owner.composite, address - owner.address))
+        if self._tail.size:
+            sizes = binding.sizes
+            numbers = [scalars[i] if given else sizes[i] for given, i in self._numbers]
+            parts.append(self._tail.pack(*numbers))
+        return b"".join(parts)
 
 
 # %% [markdown]

@@ -45,11 +45,6 @@ bool fills_fresh_memory() {
   return context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory();
 }
 
-at::Tensor fresh(at::Tensor tensor) {
-  if (C10_UNLIKELY(fills_fresh_memory())) at::native::fill_empty_deterministic_(tensor);
-  return tensor;
-}
-
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                  std::optional<at::Layout> layout, std::optional<at::Device> device,
                  std::optional<bool> pin_memory, std::optional<at::MemoryFormat> format) {
@@ -201,6 +196,11 @@ TORCH_LIBRARY_IMPL(aten, Negative, m) {
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 
 }  // namespace
+
+at::Tensor fresh(at::Tensor tensor) {
+  if (C10_UNLIKELY(fills_fresh_memory())) at::native::fill_empty_deterministic_(tensor);
+  return tensor;
+}
 
 at::Tensor empty_strided_on(c10::DeviceIndex index, at::IntArrayRef size, at::IntArrayRef stride,
                             at::ScalarType dtype) {

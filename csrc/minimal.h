@@ -11,6 +11,9 @@ namespace spyre {
 at::Tensor empty_strided_on(c10::DeviceIndex index, at::IntArrayRef size, at::IntArrayRef stride,
                             at::ScalarType dtype);
 
+// The same tensor; filled where torch.use_deterministic_algorithms promises that.
+at::Tensor fresh(at::Tensor tensor);
+
 // A tensor of other geometry on the same storage, with no autograd history and no conj or neg bit.
 // `offset` is in elements of `dtype`.
 at::Tensor alias(const at::Tensor& tensor, at::ScalarType dtype, at::IntArrayRef size,

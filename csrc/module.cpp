@@ -1,16 +1,21 @@
 // The Python face of the bridge: the module `torch_spyre_ref._bridge`.
 //
 // Contract: `_bridge.pyi` beside the package says what each function takes and gives.
+#include <torch/csrc/Dtype.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/Storage.h>
 #include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+#include <vector>
 
 #include "allocator.h"
 #include "device.h"
 #include "driver.h"
 #include "generator.h"
 #include "hooks.h"
+#include "minimal.h"
 #include "profiler.h"
 #include "shield.h"
 #include "signature.h"
@@ -73,6 +78,41 @@ PyObject* locate_(PyObject*, PyObject* object) {
 PyObject* signature_(PyObject*, PyObject* entries) {
   HANDLE_TH_ERRORS
   return signature(entries).take();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* apart_(PyObject*, PyObject* places) {
+  HANDLE_TH_ERRORS
+  return PyBool_FromLong(apart(places));
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* take_plain_(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(count == 5 && std::all_of(arguments + 2, arguments + 5,
+                                             [](PyObject* list) { return PyList_Check(list); }),
+                   "take_plain() takes arguments, which of them are patched, and three lists");
+  return PyLong_FromSsize_t(
+      take_plain(arguments[0], arguments[1], {arguments[2], arguments[3], arguments[4]}));
+  END_HANDLE_TH_ERRORS
+}
+
+std::vector<int64_t> integers(PyObject* sequence) {
+  Ref owned = checked(PySequence_Tuple(sequence));
+  std::vector<int64_t> values(static_cast<size_t>(PyTuple_GET_SIZE(owned.get())));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = to_int(Ref::borrow(PyTuple_GET_ITEM(owned.get(), static_cast<Py_ssize_t>(i))));
+  return values;
+}
+
+PyObject* empty_strided_(PyObject*, PyObject* const* arguments, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(count == 4 && THPDtype_Check(arguments[2]),
+                   "empty_strided() takes sizes, strides, a torch.dtype and the index of a card");
+  const auto dtype = reinterpret_cast<THPDtype*>(arguments[2])->scalar_type;
+  const auto index = resolve(index_of(arguments[3]));
+  return THPVariable_Wrap(
+      fresh(empty_strided_on(index, integers(arguments[0]), integers(arguments[1]), dtype)));
   END_HANDLE_TH_ERRORS
 }
 
@@ -162,6 +202,9 @@ PyMethodDef methods[] = {
     {"storage_allocation", storage_allocation, METH_O, nullptr},
     {"locate", locate_, METH_O, nullptr},
     {"signature", signature_, METH_O, nullptr},
+    {"apart", apart_, METH_O, nullptr},
+    {"take_plain", fast(take_plain_), METH_FASTCALL, nullptr},
+    {"empty_strided", fast(empty_strided_), METH_FASTCALL, nullptr},
     {"device_count", device_count_, METH_NOARGS, nullptr},
     {"current_device", current_device_, METH_NOARGS, nullptr},
     {"set_device", set_device_, METH_O, nullptr},

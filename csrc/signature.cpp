@@ -3,8 +3,11 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "allocator.h"
@@ -106,6 +109,50 @@ Ref place_of(const at::Tensor* tensor) {
   return locate(*tensor);
 }
 
+Ref to_tuple(at::IntArrayRef numbers) {
+  Ref tuple = checked(PyTuple_New(static_cast<Py_ssize_t>(numbers.size())));
+  for (size_t i = 0; i < numbers.size(); ++i)
+    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), to_python(numbers[i]).take());
+  return tuple;
+}
+
+// What `tensor.shape` gives.
+Ref to_size(at::IntArrayRef sizes) {
+  static PyObject* const type =
+      checked(PyObject_GetAttrString(checked(PyImport_ImportModule("torch")).get(), "Size")).take();
+  return checked(PyObject_CallOneArg(type, to_tuple(sizes).get()));
+}
+
+// (dtype, shape, strides, card), as the tensor's own methods give them.
+Ref description(const at::Tensor& tensor) {
+  auto* dtype = reinterpret_cast<PyObject*>(torch::getTHPDtype(tensor.scalar_type()));
+  return checked(PyTuple_Pack(4, dtype, to_size(tensor.sizes()).get(),
+                              to_tuple(tensor.strides()).get(),
+                              to_python(static_cast<int64_t>(tensor.get_device())).get()));
+}
+
+void add_to(PyObject* list, PyObject* entry) {
+  if (PyList_Append(list, entry) < 0) throw_pending_error();
+}
+
+// Whether an argument is of the kinds that say all at once; then it is in the lists.
+bool take_one(PyObject* entry, bool is_patched, const Parts& parts) {
+  auto* const kind = reinterpret_cast<PyObject*>(Py_TYPE(entry));
+  if (const auto* tensor = described(entry)) {
+    if (tensor->device().type() != kCard) return false;
+    add_to(parts.tensors, entry);
+    add_to(parts.key, description(*tensor).get());
+  } else if (entry == Py_None || PyBool_Check(entry)) {
+    add_to(parts.key, checked(PyTuple_Pack(2, kind, entry)).get());
+  } else if (is_patched && (PyLong_CheckExact(entry) || PyFloat_CheckExact(entry))) {
+    add_to(parts.numbers, entry);
+    add_to(parts.key, kind);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Ref locate(const at::Tensor& tensor) {
@@ -129,6 +176,31 @@ Ref signature(PyObject* sequence) {
   for (size_t i = 0; i < tensors.size(); ++i)
     PyTuple_SET_ITEM(places.get(), static_cast<Py_ssize_t>(i), place_of(tensors[i]).take());
   return checked(PyTuple_Pack(2, key.get(), places.get()));
+}
+
+Py_ssize_t take_plain(PyObject* arguments, PyObject* patched, const Parts& parts) {
+  Ref owned = checked(PySequence_Tuple(arguments));
+  Ref numbers = checked(PySequence_Tuple(patched));
+  const Py_ssize_t count = std::min(PyTuple_GET_SIZE(owned.get()), PyTuple_GET_SIZE(numbers.get()));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    const bool is_patched = PyTuple_GET_ITEM(numbers.get(), i) == Py_True;
+    if (!take_one(PyTuple_GET_ITEM(owned.get(), i), is_patched, parts)) return i;
+  }
+  return count;
+}
+
+bool apart(PyObject* places) {
+  Ref owned = checked(PySequence_Fast(places, "apart() takes a sequence of places"));
+  PyObject* const* all = PySequence_Fast_ITEMS(owned.get());
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(owned.get());
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (!PyTuple_CheckExact(all[i])) return false;
+    PyObject* owner = PyTuple_GET_ITEM(all[i], 0);
+    if (owner == Py_None) return false;
+    for (Py_ssize_t before = 0; before < i; ++before)
+      if (PyTuple_GET_ITEM(all[before], 0) == owner) return false;
+  }
+  return true;
 }
 
 }  // namespace spyre

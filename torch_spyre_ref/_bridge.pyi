@@ -70,6 +70,29 @@ def signature(entries: Sequence[object], /) -> tuple[bytes, tuple[tuple[Any, int
         TypeError: not a sequence.
     """
 
+def apart(places: Sequence[tuple[Any, int] | None], /) -> bool:
+    """Whether all of these places are in allocations, and no two of them in the same one."""
+
+def take_plain(
+    arguments: Sequence[object],
+    patched: Sequence[bool],
+    tensors: list[torch.Tensor],
+    numbers: list[int | float],
+    key: list[Any],
+    /,
+) -> int:
+    """Sort the arguments of an op into three lists, up to the first that takes a closer look.
+
+    A tensor on a card goes to ``tensors``, and ``(dtype, shape, strides, card)`` to ``key``. A
+    ``float`` or ``int`` that is ``patched`` goes to ``numbers``, and its type to ``key``. Of a
+    ``bool`` or None the pair of type and value goes to ``key``. Returns how many there were.
+    """
+
+def empty_strided(
+    shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype, card: int, /
+) -> torch.Tensor:
+    """What ``torch.empty_strided`` makes on a card, at half the price: PyTorch is not asked."""
+
 def storage_allocation(storage: torch.UntypedStorage, /) -> Any:
     """The driver's allocation under an untyped storage, as for `allocation`."""
 

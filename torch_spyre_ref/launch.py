@@ -8,8 +8,9 @@ as it fetches the two. Nothing of a caller is ever in the program.
 """
 
 import os
+import struct
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from torch_spyre_ref import backend
 from torch_spyre_ref.allocator import Allocation
 from torch_spyre_ref.device import index_of
-from torch_spyre_ref.emulator.program.slot import slot_layout
+from torch_spyre_ref.emulator.program.slot import STICK, pack_address, slot_end
 from torch_spyre_ref.jobs.aliasing import Overlaps
 from torch_spyre_ref.jobs.arguments import Arguments, Binding, Located
 from torch_spyre_ref.jobs.lanes import Lane
@@ -38,11 +39,12 @@ class Packer:
         symbols = sorted(spec.symbols, key=lambda symbol: symbol.offset)
         self._addresses = [s.index for s in symbols if s.kind == "address"]
         self._numbers = [(s.kind == "scalar", s.index) for s in symbols if s.kind != "address"]
-        self._letters = "".join(
+        letters = (
             "d" if is_scalar and spec.scalars[index].type == "float" else "q"
             for is_scalar, index in self._numbers
         )
-        self._layout = lru_cache(64)(slot_layout)
+        taken = slot_end(len(self._addresses), len(self._numbers))
+        self._tail = struct.Struct(f"<{''.join(letters)}{-taken % STICK}x")
 
     def pack(
         self,
@@ -52,20 +54,17 @@ class Packer:
         nowhere: Allocation,
     ) -> bytes:
         """The slot of a launch. Arguments without elements lie ``nowhere``, which must exist."""
-        words: list[int | float] = []
-        counts = []
+        parts = []
         for index in self._addresses:
             owner, address = located[index]
             if owner is None:
                 owner, address = nowhere, nowhere.address
-            chunks, grain = owner.composite.chunks, owner.composite.grain
-            counts.append(len(chunks))
-            words += (len(chunks), 0, grain, address - owner.address, 0)
-            for chunk in chunks:
-                words += chunk
-        for is_scalar, index in self._numbers:
-            words.append(scalars[index] if is_scalar else binding.sizes[index])
-        return self._layout(tuple(counts), self._letters).pack(*words)
+            parts.append(pack_address(owner.composite, address - owner.address))
+        if self._tail.size:
+            sizes = binding.sizes
+            numbers = [scalars[i] if given else sizes[i] for given, i in self._numbers]
+            parts.append(self._tail.pack(*numbers))
+        return b"".join(parts)
 
 
 # Load a program

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from torch_spyre_ref import backend, eager
+from torch_spyre_ref import _bridge, backend, eager
 from torch_spyre_ref.compiled.calls import Call
 from torch_spyre_ref.compiled.ops import Op
 
@@ -219,3 +219,32 @@ def test_grown_memory_of_programs_can_be_taken_back() -> None:
     x + 1
     backend.current().programs(0).evict_all()
     assert (x + 1).tolist() == [2] * 5
+
+
+def test_the_bridge_takes_arguments_apart_as_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, scalar = _ones(3, 4), torch.tensor(2.5)
+    lists: tuple[tuple[str, tuple[object, ...]], ...] = (
+        ("add.Tensor", (x, x.t())),
+        ("add.Tensor", (x, 2)),
+        ("add.Tensor", (x, 2.5)),
+        ("add.Tensor", (x, True)),
+        ("add.Tensor", (x, scalar)),
+        ("add.Tensor", (x, scalar.spyre())),
+        ("add.Tensor", (x, torch.nn.Parameter(x))),
+        ("sum.dim_IntList", (x, [0], True)),
+        ("clamp", (x, None, 2.0)),
+        ("roll", (x, [1], [0])),
+        ("var.correction", (x, None)),
+        ("_softmax", (x, 1, False)),
+        ("gelu", (x,)),
+    )
+    for name, args in lists:
+        op = Op(f"aten::{name}")
+        quick = Call(op, args, {})
+        with monkeypatch.context() as patch:
+            patch.setattr(_bridge, "take_plain", lambda *lists: 0)
+            slow = Call(op, args, {})
+        assert quick.key == slow.key, name
+        assert list(map(type, quick.key[3:])) == list(map(type, slow.key[3:]))
+        assert quick.numbers == slow.numbers
+        assert list(map(id, quick.tensors)) == list(map(id, slow.tensors))

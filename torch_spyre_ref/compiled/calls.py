@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from torch_spyre_ref import device
+from torch_spyre_ref import _bridge, device
 from torch_spyre_ref.compiled.ops import Op
 
 PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
@@ -31,7 +31,8 @@ class Call:
             torch.get_default_dtype(),
             torch.are_deterministic_algorithms_enabled(),
         ]
-        for value, patched in zip(args, op.patched):  # noqa: B905 (the rest are defaults)
+        done = _bridge.take_plain(args, op.patched, self.tensors, self.numbers, key)
+        for value, patched in zip(args[done:], op.patched[done:]):  # noqa: B905 (the rest default)
             self._read(value, patched, key)
         for name, value in kwargs.items():
             key.append(name)

@@ -10,10 +10,12 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import torch
 
+from torch_spyre_ref import _bridge
 from torch_spyre_ref.compiled.build import Compiled
 from torch_spyre_ref.compiled.calls import Call
 from torch_spyre_ref.inductor.launcher import CompiledKernel
@@ -30,9 +32,10 @@ class Made(NamedTuple):
     dtype: torch.dtype
     device: torch.device
 
-    def allocate(self) -> torch.Tensor:
-        """An uninitialised tensor."""
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
+    def maker(self) -> Callable[[], torch.Tensor]:
+        """What makes one, uninitialised; as a kernel does, below autograd and dispatch."""
+        shape, stride, dtype, device = self
+        return partial(_bridge.empty_strided, shape, stride, dtype, device.index)
 
 
 class Launch:
@@ -53,17 +56,16 @@ class Launch:
     ) -> None:
         self.plan, self.made = plan, tuple(made)
         self.order, self.scalars = tuple(order), tuple(scalars)
+        self._make = [one.maker() for one in made]
 
     def __call__(
         self, tensors: list[torch.Tensor], numbers: Sequence[int | float]
     ) -> list[torch.Tensor]:
-        results = [made.allocate() for made in self.made]
-        every = tensors + results
-        launch_jobplan(
-            self.plan,
-            [every[i] for i in self.order],
-            [numbers[int(value)] if given else value for given, value in self.scalars],
-        )
+        results = [make() for make in self._make]
+        every, scalars = tensors + results, []
+        if self.scalars:
+            scalars = [numbers[int(value)] if given else value for given, value in self.scalars]
+        launch_jobplan(self.plan, [every[i] for i in self.order], scalars)
         return results
 
 

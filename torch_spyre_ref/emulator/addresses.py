@@ -36,6 +36,7 @@ class CompositeAddress:
     grain: int = 0
     length: int = field(init=False, compare=False)
     # --8<-- [end:address]
+    described: bytes = field(default=b"", init=False, compare=False)  # in a correction slot
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.chunks) <= MAX_CHUNKS:

@@ -20,17 +20,24 @@ class Executables:
     def __init__(self, memory: Memory, spec: CardSpec) -> None:
         self.memory, self.spec = memory, spec
         self._executables: OrderedDict[bytes, Executable] = OrderedDict()
-        self._last: tuple[bytes, Executable] | None = None
+        self._last: dict[object, tuple[bytes, bytes, CompositeAddress | None, Patched]] = {}
 
     def fetch(
         self, program: DeviceRange, slot: DeviceRange | None, job: CompositeAddress | None
     ) -> Patched:
         """The program as its bytes and its slot's bytes are now. Raises what is wrong with them."""
         data = self.memory.dense(program)
-        if self._last is None or data != self._last[0]:  # to compare is cheaper than to hash
-            self._last = data, self._executables.get(data) or self._decode(data)
-        executable = self._last[1]
-        return executable.patch(self.memory.dense(slot) if slot is not None else b"", job)
+        patch = self.memory.dense(slot) if slot is not None else b""
+        place = (slot or program).block
+        last = self._last.get(place)
+        if last is not None and last[:3] == (data, patch, job):  # cheaper than to hash them
+            return last[3]
+        executable = self._executables.get(data) or self._decode(data)
+        patched = executable.patch(patch, job)
+        if len(self._last) >= _KEPT:
+            self._last.clear()
+        self._last[place] = data, patch, job, patched
+        return patched
 
     def _decode(self, data: bytes) -> Executable:
         executable = self._executables[data] = Executable(parse(data), self.spec)
@@ -40,6 +47,6 @@ class Executables:
 
     def forget(self) -> None:
         """Let go of memory that earlier programs have resolved operands in."""
-        self._last = None
+        self._last.clear()
         for executable in self._executables.values():
             executable.forget()

@@ -34,16 +34,17 @@ class Dispatch:
     ``barrier`` holds its fetch back until it starts.
     """
 
+    is_fetched = has_left = False
+    ticket = 0
+    before: int | None = None  # the program that was in the buffer at submission
+    next: "Dispatch | None" = None
+    accesses: Sequence[tuple[bool, DeviceRange, object]] = ()
+    patched: Patched | None = None
+    span: Span | None = None
+    wrong: Exception | None = None
+
     def __init__(self, unit: "FetchUnit", source: Source, barrier: bool) -> None:
-        self.unit, self.source, self.slot, self.barrier = unit, source, source.slot, barrier
-        self.is_fetched = self.has_left = False
-        self.ticket = 0
-        self.before: int | None = None  # the program that was in the buffer at submission
-        self.next: Dispatch | None = None
-        self.accesses: Sequence[tuple[bool, DeviceRange, object]] = ()
-        self.patched: Patched | None = None
-        self.span: Span | None = None
-        self.wrong: Exception | None = None
+        self.unit, self.source, self.barrier = unit, source, barrier
 
     def run_ahead(self) -> None:
         """The instruction buffer is free: fetch, unless the barrier is up."""
@@ -63,8 +64,8 @@ class Dispatch:
     def leave(self) -> None:
         """Make room in the buffer: the run has started, or was dropped and never will."""
         self.has_left = True
-        following, self.next = self.next, None
-        if following is not None:
+        if self.next is not None:
+            following, self.next = self.next, None
             following.run_ahead()
 
     def finish(self) -> None:
@@ -75,9 +76,10 @@ class Dispatch:
             assert wrong is not None
             raise wrong
         self.accesses = patched.accesses
-        span.close()
+        is_disturbed = span.close()
         execute(patched, self.unit.executables.memory)
-        span.poison()
+        if is_disturbed:
+            span.poison()
 
     def _fetch(self) -> None:
         self.is_fetched = True

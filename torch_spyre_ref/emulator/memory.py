@@ -143,13 +143,12 @@ class Memory:
 
         None also where they are not there: `_view` says why.
         """
-        chunks = span.address.chunks
-        view = self._views.get(chunks[0].region)
-        if view is None or span.loops or len(chunks) > 1:
+        block = span.block
+        if block is None or (view := self._views.get(block[0])) is None:
             return None
-        start = chunks[0].offset + span.offset
-        run = view[start : start + span.run]
-        return run if len(run) == span.run else None
+        _, start, stop = block
+        run = view[start:stop]
+        return run if len(run) == stop - start else None
 
     def _view(self, span: DeviceRange, word: int = 0) -> NDArray[Any] | None:
         """A view of the bytes in words, its last axis one run; None when chunks are several."""

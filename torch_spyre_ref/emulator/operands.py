@@ -24,7 +24,8 @@ class DeviceRange:
 
     ``strides`` are bytes and may be 0 or negative; one index tuple runs over ``shape``. Derived:
     ``nbytes`` (the dense size), and the same nest folded to the fewest ``loops`` around contiguous
-    runs of ``run`` bytes. Raises ``ValueError`` when an element lies outside the address.
+    runs of ``run`` bytes; ``block`` is the region, start and stop where that is one run in one
+    chunk. Raises ``ValueError`` when an element lies outside the address.
     """
 
     address: CompositeAddress
@@ -37,6 +38,7 @@ class DeviceRange:
     run: int = field(init=False, compare=False)
     loops: tuple[Loop, ...] = field(init=False, compare=False)
     bounds: tuple[int, int] = field(init=False, compare=False)
+    block: tuple[int, int, int] | None = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         if (
@@ -85,6 +87,11 @@ class DeviceRange:
         _put(self, "run", run)
         _put(self, "loops", loops)
         _put(self, "bounds", bounds)
+        block, chunks = None, self.address.chunks
+        if not loops and len(chunks) == 1:
+            start = chunks[0].offset + self.offset
+            block = chunks[0].region, start, start + run
+        _put(self, "block", block)
 
     @property
     def runs(self) -> int:

@@ -31,10 +31,12 @@ class Span:
             if may_overlap(mine, target):
                 self._written.append((mine, target))
 
-    def close(self) -> None:
-        """The program is about to run: what it shares is poison from now on."""
+    def close(self) -> bool:
+        """The program is about to run: what it shares, if anything, is poison from now on."""
         self._memory.watch = None
-        self.poison()
+        if self._written:
+            self.poison()
+        return bool(self._written)
 
     def poison(self) -> None:
         """Poison what is shared; once more after the program has stored to it."""

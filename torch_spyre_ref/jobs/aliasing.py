@@ -53,13 +53,12 @@ class Overlaps:
         An output on exactly the elements of an input is taken where the program allows it. Raises
         ``RuntimeError`` for a tensor whose memory has gone.
         """
-        owners = {owner for owner, _ in located}
-        if None in owners:
-            for tensor, (owner, _), empty in zip(args, located, binding.empty, strict=True):
-                if owner is None and not empty:
-                    device_range(tensor)  # raises: the storage was resized away
-        if len(owners) < len(located):
-            self._compare(args)
+        if _bridge.apart(located):
+            return
+        for tensor, (owner, _), empty in zip(args, located, binding.empty, strict=True):
+            if owner is None and not empty:
+                device_range(tensor)  # raises: the storage was resized away
+        self._compare(args)
 
     def _compare(self, args: Sequence[torch.Tensor]) -> None:
         arguments = enumerate(zip(self._artifact.spec.arguments, args, strict=True))

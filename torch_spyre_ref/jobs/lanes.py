@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from torch_spyre_ref.emulator.pages import Bytes
 from torch_spyre_ref.jobs.memory import JobMemory
@@ -28,21 +28,24 @@ if TYPE_CHECKING:
 Queues = tuple[Queue, Queue]
 """Where a launch computes, and where it is prepared."""
 
+WHOLE: Final = slice(None)
+
+
+def write_slot() -> None:
+    """What the prepared callback is named by: each launch writes bytes of its own."""
+
 
 # --8<-- [start:patch]
 class Patch:
     """The step that packs a launch's correction slot into a staging buffer, on the host."""
 
     def __init__(self, queue: Queue, buffer: Bytes) -> None:
-        self._view = buffer.data
-        self._callback = queue.prepare(HostCallback(self._write, staging=buffer))
+        self._put = buffer.data.__setitem__
+        self._callback = queue.prepare(HostCallback(write_slot, staging=buffer))
 
     def bind(self, patch: bytes, how: dict[str, Any]) -> Prepared:
         """The callback of one launch: what it writes is fixed as it is submitted."""
-        return again(*self._callback, partial(self._write, patch))
-
-    def _write(self, patch: bytes = b"") -> None:
-        self._view[:] = patch
+        return again(*self._callback, partial(self._put, WHOLE, patch))
         # --8<-- [end:patch]
 
 
@@ -84,8 +87,9 @@ class Lane:
         self._staging = job.programs.staging
         self._buffers: dict[int, Bytes] = {}
         steps = [self._step(step, queues[0]) for step in job.artifact.execution]
-        first = preparation_steps(job.artifact)
-        self._preparation, self._compute = steps[:first], steps[first:]
+        self._steps = [step if isinstance(step, tuple) else None for step in steps]
+        self._open = [(i, s.bind) for i, s in enumerate(steps) if not isinstance(s, tuple)]
+        self._first = preparation_steps(job.artifact)
 
     def is_free(self, queues: Queues) -> bool:
         """Whether a launch that is prepared on the second of two queues may use it."""
@@ -116,10 +120,10 @@ class Lane:
         self, patch: bytes, how: dict[str, Any]
     ) -> tuple[Sequence[Prepared], Sequence[Prepared]]:
         """Preparation and compute of one launch."""
-        return (
-            [s if isinstance(s, tuple) else s.bind(patch, how) for s in self._preparation],
-            [s if isinstance(s, tuple) else s.bind(patch, how) for s in self._compute],
-        )
+        steps: list[Any] = self._steps[:]
+        for place, bind in self._open:
+            steps[place] = bind(patch, how)
+        return steps[: self._first], steps[self._first :]
 
     # --8<-- [start:step]
     def _step(

@@ -13,15 +13,17 @@ def require_good(queue: object, card: int) -> None:
     Raises ``TypeError`` or ``ValueError`` for what is none, ``QueueError`` when it is poisoned or
     closed.
     """
+    if isinstance(queue, Queue) and queue.device == card:
+        if queue.failures.is_bad:
+            queue.failures.refuse()
+        return
     if isinstance(queue, torch.Stream):
         raise TypeError("queue is a torch.Stream; launch within `with stream:`, and give no queue")
     if not isinstance(queue, Queue):
         raise TypeError(
             f"queue is a {type(queue).__name__}; expected a Queue of the runtime, or none"
         )
-    if queue.device != card:
-        raise ValueError(
-            f"queue {queue.name} of card {queue.device} was given for a program on card {card}; "
-            f"prepare the program on card {queue.device}, or give a queue of card {card}"
-        )
-    queue.failures.refuse()
+    raise ValueError(
+        f"queue {queue.name} of card {queue.device} was given for a program on card {card}; "
+        f"prepare the program on card {queue.device}, or give a queue of card {card}"
+    )

@@ -114,9 +114,11 @@ class Queue(Progress):
         ``behind`` names one that need only be over, well or not: what the first then overwrites is
         of no use to anybody any more.
         """
-        enqueue, host = self._enqueue, self._host
-        places = NOBODY if after is None and behind is None else (after, behind)
         with self._clock:
+            if after is None and behind is None and self._has_all_work:
+                return self._enqueue_straight(operations, label)
+            enqueue, host = self._enqueue, self._host
+            places = NOBODY if after is None and behind is None else (after, behind)
             for operation, work in operations:
                 if places is not NOBODY and work.pipeline is not host:
                     ticket, places = enqueue(operation, work, label, places), NOBODY
@@ -132,6 +134,35 @@ class Queue(Progress):
         if self._unwritten.any and self._hazards.on:
             with self._clock:
                 self._unwritten.require(self, operations)
+
+    @property
+    def _has_all_work(self) -> bool:
+        """Whether there is nobody to ask about an operation: no other queue, and no watcher."""
+        hazards = self._hazards
+        alone = hazards.alone is self.works_for or not hazards.on
+        return alone and not (self._sanitizer.on or self._faults.planted)
+
+    def _enqueue_straight(self, operations: Iterable[Prepared], label: str) -> int:
+        """The same as ``_enqueue`` for a queue that has all the work there is on its card."""
+        clock, pending, control, depth = self._clock, self._pending, self._control, self._depth
+        failures, unwritten, submit_time = self.failures, self._unwritten, self._submit_time
+        for operation, work in operations:
+            pipeline, duration, effect, _, _, _, _, _, dispatch, _ = work
+            if pipeline is control:  # a signal, a wait, or poison
+                ticket = self._enqueue(operation, work, label)
+                continue
+            clock.advance(clock.now + submit_time)
+            if len(pending) >= depth:
+                self._make_room()
+            if failures.is_bad or unwritten.any:
+                self._refuse_unless_good(operation, work)
+            ticket = self._last = clock.ticket()
+            pending.append(new(Pending, (ticket, clock.now, label, None, operation, work)))
+            if dispatch is not None:
+                self._card.fetch.take(dispatch, ticket)
+            if len(pending) == 1:
+                pipeline.start(duration, effect, self, ticket, self.priority)
+        return ticket
 
     def _enqueue(
         self,
@@ -298,21 +329,27 @@ class Queue(Progress):
 
     def complete_head(self, pipeline: Pipeline, start: int, error: BaseException | None) -> None:
         """What the card's pipelines call when the first operation of this queue ends."""
-        entry = self._pending.popleft()
+        clock, entry = self._clock, self._pending.popleft()
         ticket, submitted, label, _, operation, work = entry
         _, _, _, nbytes, sticks, _, fires, _, _, _ = work
-        owed = self._owed.pop(ticket, None) if self._owed else None
-        end = self._ends.pop(ticket, None) if self._ends else None
-        clock = self._clock
         self._done = ticket
         clock.retire(entry)
         if self._sanitizer.on:
             self._sanitizer.completed(self, entry)
-        if self._held:
-            self._held.pop(ticket, None)
-        where = self.device, self.name, pipeline.name, type(operation).__name__, label
-        when = submitted, start, clock.now
-        self._timeline.append((ticket, *where, *when, nbytes, sticks, error is not None))
+        where = ticket, self.device, self.name, pipeline.name, type(operation).__name__, label
+        failed = error is not None
+        when = submitted, start, clock.now, nbytes, sticks, failed
+        self._timeline.append(where + when)
+        if failed or fires is not None or self._owed or self._ends or self._held:
+            self._tell_others(entry, error)
+        elif self._pending:
+            self._start_head()
+
+    def _tell_others(self, entry: Pending, error: BaseException | None) -> None:
+        """An operation has ended: let those know who wait for it, and go on if all is well."""
+        ticket, fires = entry.ticket, entry.work.fires
+        owed, end = self._owed.pop(ticket, None), self._ends.pop(ticket, None)
+        self._held.pop(ticket, None)
         if error is not None:
             self.failures.lose(ticket, ticket, repr(error))
             fail(self, ticket, error, fires, owed)

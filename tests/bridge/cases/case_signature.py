@@ -204,3 +204,30 @@ def test_no_reference_is_kept(driver: FakeDriver) -> None:
     del x
     assert ("free", address) in driver.calls
     assert signature[1][0] == signature[1][1] is not None
+
+
+def test_places_are_apart_when_each_is_in_an_allocation_of_its_own(driver: FakeDriver) -> None:
+    x, y, gone = on_card(4), on_card(4), on_card(4)
+    gone.untyped_storage().resize_(0)
+
+    def apart(*entries: object) -> bool:
+        return _bridge.apart(_bridge.signature(entries)[1])
+
+    assert apart() and apart(x) and apart(x, y)
+    assert not apart(x, y, x)
+    assert not apart(x[:2], x[2:])
+    assert not apart(x, gone)
+    assert not apart(x, None)
+    with pytest.raises(TypeError, match="sequence of places"):
+        _bridge.apart(1)  # type: ignore[arg-type]
+
+
+def test_an_empty_tensor_is_what_torch_makes(driver: FakeDriver) -> None:
+    for shape, strides in (((3, 4), (1, 3)), ((2, 0), (1, 1)), ((), ())):
+        made = _bridge.empty_strided(shape, strides, torch.float16, 1)
+        like = torch.empty_strided(shape, strides, dtype=torch.float16, device="spyre:1")
+        assert (made.shape, made.stride()) == (like.shape, like.stride())
+        assert (made.dtype, made.device) == (like.dtype, like.device)
+        assert made.untyped_storage().nbytes() == like.untyped_storage().nbytes()
+    with pytest.raises(TypeError, match=r"torch\.dtype"):
+        _bridge.empty_strided((1,), (1,), "float16", 0)  # type: ignore[arg-type]
