@@ -209,6 +209,10 @@ PLACES: dict[str, Case] = {
         lambda x: (y := x.abs() + 1, y.repeat(2), y[:3].repeat(2), y.repeat_interleave(2)),
         lambda: (real(6),),
     ),
+    "add a part of what is added to": (
+        lambda x, i: (y := x * 2).index_add(0, i, y[:1]),
+        lambda: (whole(-5, 5, 3, 4), torch.tensor([2])),
+    ),
     "cat of a flip": (
         lambda x, y: torch.cat([y, x.flip(1)[:, :3]], 1) * 2,
         lambda: (real(3, 4), real(3, 1)),
@@ -241,6 +245,12 @@ PLACES: dict[str, Case] = {
     "triangle": (lambda x: x.tril(1), lambda: (real(20, 33),)),
     "one_hot": (lambda i: F.one_hot(i, 9), lambda: (whole(0, 9, 7),)),
     "average pool": (lambda x: F.avg_pool2d(x, 3, 2, 1), lambda: (real(2, 3, 8, 8),)),
+    "gradient of an average pool": (
+        lambda g, x: torch.ops.aten.avg_pool2d_backward(
+            g, x, [3, 3], [1, 1], [1, 1], False, True, None
+        ),
+        lambda: (real(2, 3, 4, 6), real(2, 3, 4, 6)),
+    ),
     "maximum pool": (lambda x: F.max_pool2d(x, 2), lambda: (real(2, 3, 8, 8),)),
     "interpolate": (
         lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),

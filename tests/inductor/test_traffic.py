@@ -61,3 +61,15 @@ def test_what_comes_before_and_after_a_product_is_part_of_its_kernel() -> None:
     count, kernels = moved(lambda x, y: ((x * 2) @ y).relu() + 1, x, y)
     assert kernels == 1
     assert count == 3 * sticks(x)
+
+
+def test_halves_of_rows_that_change_places_are_loaded_as_they_lie() -> None:
+    """The loops are cut where the index breaks off, so that it is affine on both sides."""
+
+    def rotated(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * 2 + x.unflatten(-1, (2, -1)).flip(-2).flatten(-2) * y
+
+    x, y = torch.randn(64, 96), torch.randn(64, 96)
+    count, kernels = moved(rotated, x, y)
+    assert kernels == 1
+    assert count <= 1.05 * (2 * sticks(x) + sticks(y) + sticks(x))

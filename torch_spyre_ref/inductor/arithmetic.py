@@ -24,7 +24,7 @@ class Arithmetic(DefaultHandler):
         op = INSTRUCTIONS[name]
         if op in WHOLE and not args[0].format.startswith("float"):
             return args[0]
-        return self.emitter.apply(op, *args)
+        return self.emitter.apply(op, *_values(args))
 
     def constant(self, value: Any, dtype: torch.dtype) -> Value:
         return Constant(value, computed(dtype))
@@ -93,3 +93,10 @@ class Arithmetic(DefaultHandler):
     def randint64(self, seed: Value, offset: Value, low: Value, high: Value) -> Value:
         span = self.emitter.apply("subtract", high, low)
         return self._random("integers", seed, offset, low, span)
+
+
+def _values(args: tuple[Any, ...]) -> list[Value]:
+    """Arguments with bare numbers, which a few lowerings give, as constants beside the others."""
+    bare = (bool, int, float)
+    format = next(arg.format for arg in args if not isinstance(arg, bare))
+    return [Constant(arg, format) if isinstance(arg, bare) else arg for arg in args]

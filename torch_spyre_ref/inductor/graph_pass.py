@@ -149,8 +149,19 @@ def _scaled(graph: Graph, value: Any, factor: Any) -> Node:
 
 
 def _index_put(graph: Graph, node: Node) -> None:
-    """Without the word that indices need no check: the card checks them."""
-    node.target, node.args = aten.index_put.default, node.args[:4]
+    """Without the word that indices need no check: the card checks them.
+
+    Inductor may store in place, so values that are a part of what is written are copied first.
+    """
+    arguments: Any = node.args[:4]
+    node.target, node.args = aten.index_put.default, arguments
+    written, indices, values, *rest = arguments
+    storages = {v.untyped_storage()._cdata for each in (written, values) for v in _values(each)}
+    if len(storages) == 1:
+        with graph.inserting_before(node):
+            copy = graph.call_function(aten.clone.default, (values,))
+        copy.meta = {**values.meta, "val": values.meta["val"].clone()}
+        node.args = (written, indices, copy, *rest)
 
 
 _REWRITTEN: Final[dict[Any, Callable[[Graph, Node], None]]] = {
@@ -160,5 +171,6 @@ _REWRITTEN: Final[dict[Any, Callable[[Graph, Node], None]]] = {
     aten.baddbmm.default: _sum_with_product,
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution,
+    aten.index_put.default: _index_put,
     aten._index_put_impl.default: _index_put,
 }

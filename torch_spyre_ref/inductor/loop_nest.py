@@ -7,7 +7,7 @@ of these places, the space has *axes* on which every node's loop variables are a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
@@ -75,23 +75,53 @@ class LoopNest(NamedTuple):
         return variable.xreplace(self.merged) if self.merged else variable
 
 
-def common_nest(loops: Iterable[tuple[Loops, Expr]], inner: Expr) -> LoopNest | None:
-    """The nest of loops, each with the base of its innermost step; None when they do not nest."""
+def common_nest(
+    loops: Iterable[tuple[Loops, Expr]], inner: Expr, wished: Iterable[Expr] = ()
+) -> LoopNest | None:
+    """The nest of loops, each with the base of its innermost step; None when they do not nest.
+
+    It is also cut where ``wished``, if that is possible without merging axes.
+    """
     points = {sympy.S.One, inner}
     for parts, base in loops:
         points.add(base)
         for size in reversed([size for part in parts for size in part]):
             base = _simplified(base * size)
             points.add(base)
-    ordered = sorted(points, key=hint)
+    cuts = _cuts(points)
+    if cuts is None:
+        return None
+    finer = _cuts(points.union(wished))
+    if finer is not None and len(finer) <= MAX_DIMENSIONS:
+        cuts = finer
+    named = [Cut(sympy_index_symbol(f"d{n}"), size, low) for n, (low, size) in enumerate(cuts)]
+    return LoopNest(tuple(named), _merge(named, inner), inner)
+
+
+def _cuts(points: set[Expr]) -> list[tuple[Expr, Expr]] | None:
+    """Base and size of the axes between points, the outermost first; None unless each divides."""
     cuts = []
-    for low, high in pairwise(ordered):
+    for low, high in pairwise(sorted(points, key=hint)):
         if not _divides(low, high):
             return None
         cuts.append((low, _ratio(high, low)))
     cuts.reverse()
-    named = [Cut(sympy_index_symbol(f"d{n}"), size, low) for n, (low, size) in enumerate(cuts)]
-    return LoopNest(tuple(named), _merge(named, inner), inner)
+    return cuts
+
+
+def breaks(index: Expr, loops: Mapping[Expr, tuple[Expr, Expr]]) -> Iterator[Expr]:
+    """Where an index breaks off along a loop: half of a row that is swapped with the other, say.
+
+    ``loops`` has each loop variable's base and size. Cut there, the index is affine.
+    """
+    for term in index.atoms(FloorDiv, ModularIndexing):
+        variable, *steps = term.args
+        base, size = loops.get(variable, (sympy.S.Zero, sympy.S.Zero))
+        step = sympy.S.One
+        for factor in steps:
+            step *= factor
+            if step.is_Integer and size.is_Integer and 1 < step < size and size % step == 0:
+                yield _simplified(base * step)
 
 
 def _merge(cuts: list[Cut], inner: Expr) -> dict[Expr, Expr]:

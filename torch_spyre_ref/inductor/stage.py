@@ -21,7 +21,7 @@ from torch_spyre_ref.emulator.assembly import Assembler, Axis
 from torch_spyre_ref.inductor.emitter import Emitter
 from torch_spyre_ref.inductor.expressions import Expressions
 from torch_spyre_ref.inductor.launch_arguments import Declared
-from torch_spyre_ref.inductor.loop_nest import LoopNest, common_nest, hint, numel
+from torch_spyre_ref.inductor.loop_nest import LoopNest, breaks, common_nest, hint, numel
 from torch_spyre_ref.inductor.loop_tracer import Buffers
 
 Node: TypeAlias = Any  # a SchedulerNode
@@ -160,4 +160,19 @@ def nest_of(nodes: Sequence[Node]) -> LoopNest | None:
         if not fits:
             return None
         loops.append((node.get_ranges(), base))
-    return common_nest(loops, inner)
+    return common_nest(loops, inner, _wished(nodes))
+
+
+def _wished(nodes: Sequence[Node]) -> Iterator[sympy.Expr]:
+    """Where elementwise nodes would have their loops cut; a product's axes stay as they are."""
+    if any(node.is_reduction() for node in nodes):
+        return
+    for node in nodes:
+        base, loops = sympy.S.One, {}
+        ranges = [size for part in node.get_ranges() for size in part]
+        variables = [variable for part in node._body.vars for variable in part]
+        for variable, size in zip(reversed(variables), reversed(ranges), strict=True):
+            loops[variable] = base, size
+            base *= size
+        for index in node._body.indexing_exprs.values():
+            yield from breaks(index, loops)
