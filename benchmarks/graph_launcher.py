@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from benchmarks.runtime_graph import (
     Graph,
@@ -40,6 +41,16 @@ from torch_spyre_ref.submission import BoundLaunch, Submission
 
 GRAPH = "runtime_graph.json"
 BINARY = "program.bin"
+
+
+class HostCosts(NamedTuple):
+    """What graphs cost the host: virtual ns for a file that is read, and for a node or an edge."""
+
+    file: int = 0
+    item: int = 0
+
+
+FREE = HostCosts()
 _KINDS = {"ComputeOnHost": "HostCallback", "ComputeOnDevice": "Execute"}
 
 
@@ -78,9 +89,16 @@ class GraphStore:
 class GraphLauncher:
     """A submission that goes through a graph first, and then to the one ``below`` it."""
 
-    def __init__(self, below: Submission, store: GraphStore, launches: bool, copies: bool) -> None:
+    def __init__(
+        self,
+        below: Submission,
+        store: GraphStore,
+        launches: bool,
+        copies: bool,
+        costs: HostCosts = FREE,
+    ) -> None:
         self.counts, self.store = Counts(), store
-        self._below = below
+        self._below, self._costs = below, costs
         self._launches, self._copies = launches, copies
         self._lock = threading.Lock()
 
@@ -91,6 +109,7 @@ class GraphLauncher:
             (step,) = scheduled(graph, queue.device)
             _check(step, operation)
             self._count(graph, copies=1)
+            self._spend(graph, files=0)
         return self._below.transfer(queue, operation, label)
 
     def prepares_on(self, queue: Queue) -> Queue:
@@ -104,6 +123,7 @@ class GraphLauncher:
             stitch(graph, bound.args, bound.scalars, queue.device)
             steps = scheduled(graph, queue.device)
             self._count(graph, launches=1, graphs_read=1, bytes_read=bytes_read)
+            self._spend(graph, files=2)
             bound = _emitted(steps, bound, queue)
         return self._below.launch(queue, bound)
 
@@ -134,16 +154,27 @@ class GraphLauncher:
             for name, count in counts.items():
                 setattr(self.counts, name, getattr(self.counts, name) + count)
 
+    def _spend(self, graph: Graph, files: int) -> None:
+        """Let the host be busy with a graph for as long as that costs."""
+        time = files * self._costs.file
+        time += (len(graph.nodes) + len(graph.edges)) * self._costs.item
+        if time:
+            clock = backend.current().runtime.clock
+            with clock:
+                clock.advance(clock.now + time)
+
 
 @contextmanager
-def graph_mediated(*, launches: bool = True, copies: bool = True) -> Iterator[GraphLauncher]:
+def graph_mediated(
+    *, launches: bool = True, copies: bool = True, costs: HostCosts = FREE
+) -> Iterator[GraphLauncher]:
     """Have launches, and copies to the card, go through runtime graphs within the block.
 
     The graphs lie in a directory that goes at the end. Blocks nest as ``submission.use`` does.
     """
     with TemporaryDirectory(prefix="runtime-graphs-") as root:
         below = backend.current().submission
-        launcher = GraphLauncher(below, GraphStore(Path(root)), launches, copies)
+        launcher = GraphLauncher(below, GraphStore(Path(root)), launches, copies, costs)
         with submission.use(launcher):
             yield launcher
 

@@ -74,10 +74,10 @@ def fingerprint(chapter: Chapter) -> str:
         digest.update(metadata.version(distribution).encode())
     sources = [
         p
-        for folder in (PACKAGE, "csrc", "benchmarks")
+        for folder in (PACKAGE, "csrc", "benchmarks", "examples")
         for p in (chapter.root / folder).rglob("*.*")
     ]
-    kept = [p for p in sources if p.suffix in (".py", ".cpp", ".h", ".pyi")]
+    kept = [p for p in sources if p.suffix in (".py", ".cpp", ".h", ".pyi", ".pt")]
     for path in [chapter.path, chapter.notebook_path, *sorted(kept)]:
         if path.exists():
             digest.update(path.relative_to(chapter.root).as_posix().encode() + path.read_bytes())

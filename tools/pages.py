@@ -25,6 +25,7 @@ OPERATORS = "operators/index.md"
 REFERENCE = [
     "use.md",
     OPERATORS,
+    "port_it.md",
     "where_to_find.md",
     "openreg_guide.md",
     "glossary.md",
