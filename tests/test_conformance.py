@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from torch.testing._internal.opinfo.core import SampleInput
 
 import conformance
 import conformance_page
+import conformance_samples
 from conformance_check import check
 from literate import ROOT
 from torch_spyre_ref.emulator.assembly import Assembler
@@ -237,6 +239,25 @@ def test_the_record_is_written_as_it_is_read(tmp_path: Path) -> None:
     assert conformance.differences(entries, tmp_path / "record.json") == []
     changed = {"abs": {"runs": {"float32": "view"}}}
     assert "abs" in conformance.differences(changed, tmp_path / "record.json")[0]
+
+
+@pytest.mark.parametrize("option", ["--no-compiled", "--samples=1", "--ops=abs", "--sample"])
+def test_only_a_whole_run_of_the_usual_samples_is_written(option: str) -> None:
+    with pytest.raises(SystemExit):
+        conformance.parse(["--write", option])
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 5), ("float16", 3), ("int64", 2)])
+def test_samples_are_spread_and_fewer_where_a_dtype_is_less_used(
+    dtype: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op = operator(torch.abs, sample_inputs=lambda device, dtype: list(range(20)))
+    monkeypatch.setenv("CONFORMANCE_SAMPLES", "5")
+    taken = conformance_samples.samples(op, getattr(torch, dtype))
+    steps = [b - a for a, b in itertools.pairwise(taken)]
+    assert len(taken) == most and max(steps) - min(steps) <= 1
+    monkeypatch.setenv("CONFORMANCE_SAMPLES", "0")
+    assert conformance_samples.samples(op, torch.float16) == list(range(20))
 
 
 def test_the_page_has_a_row_for_every_operator() -> None:

@@ -25,11 +25,11 @@ _COLUMNS = {
 _NAMESPACES = ("fft", "linalg", "masked", "nn.functional", "signal.windows", "sparse", "special")
 _INTRODUCTION = """# Operators
 
-Each entry of PyTorch's own operator database, run on the card with all of its sample inputs and
-compared with the CPU: values, dtype, shape, strides and aliasing, as a function, on tensors with
-gaps, in place and with `out=`. How an operator runs was seen while it ran. The card had no compiled
-operators in this run, so a **fallback** here may well be a program of the eager layer (chapter 5),
-which `torch.spyre.eager_cache()` shows, and `python tools/conformance.py --compiled` compares.
+Each entry of PyTorch's own operator database, run on the card with compiled operators and compared
+with the CPU: values, dtype, shape, strides and aliasing, as a function, on tensors with gaps, in
+place and with `out=`. Of the database's sample inputs a few are taken, evenly spread: up to four in
+float32, two in float16, one in other dtypes; `python tools/conformance.py --samples 0` takes them
+all. How an operator runs was seen while it ran; a **fallback** has its reason beside it.
 [`conformance.json`](../conformance.json) holds the same; `make conformance` makes it anew, and
 `make test` checks a part of it. A wrong result or a crash has no row here: it stops the build.
 """

@@ -27,6 +27,7 @@ OUT = "out="
 _ON_HOST = ("tensor_split",)  # where the database puts the tensors among args on the host itself
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _LAST_RESORT = (torch.float64, torch.complex64)
+_SHARES = {torch.float32: 1, torch.float16: 2}
 
 
 class UnstorableError(Exception):
@@ -143,13 +144,17 @@ def seed(number: int) -> None:
 
 
 def samples(op: Any, dtype: torch.dtype) -> list[Any]:
-    """The same samples each time, on the CPU: all, or as many as asked for, evenly spread."""
+    """The same samples each time, on the CPU: all, or as many as asked for, evenly spread.
+
+    As many are for float32; float16 has half of them, and every other dtype a quarter.
+    """
     seed(0)
     found = list(op.sample_inputs("cpu", dtype))
-    most = int(os.environ.get(MOST_SAMPLES, "0")) or len(found)
+    asked = int(os.environ.get(MOST_SAMPLES, "0"))
+    most = -(-asked // _SHARES.get(dtype, 4)) or len(found)
     if len(found) <= most:
         return found
-    return [found[number * len(found) // most] for number in range(most)]
+    return [found[(2 * number + 1) * len(found) // (2 * most)] for number in range(most)]
 
 
 @dataclass(frozen=True)

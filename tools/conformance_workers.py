@@ -49,6 +49,7 @@ def _serve(connection: Connection) -> None:
     ops = operators()
     while True:
         name, dtype = connection.recv()
+        torch.spyre.clear_eager_cache()  # sizes seen before would be symbols in its programs
         outcome = check(ops[name], getattr(torch, dtype), connection.send)
         connection.send(asdict(outcome))
 

@@ -189,3 +189,13 @@ def test_a_number_among_truth_values(number: float) -> None:
     x = torch.tensor([[True, False, True, False]])
     for found, wanted in zip(work(x.to("spyre")), work(x), strict=True):
         assert torch.equal(found.cpu(), wanted)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic", "nearest"])
+def test_bytes_between_bytes(mode: str) -> None:
+    x = torch.randint(0, 255, (2, 3, 4, 4), dtype=torch.uint8)
+    found = torch.nn.functional.interpolate(x.to("spyre"), scale_factor=1.7, mode=mode)
+    assert torch.equal(found.cpu(), torch.nn.functional.interpolate(x, scale_factor=1.7, mode=mode))
+    rows = [(row.op, row.reason) for row in torch.spyre.fallback_report()]
+    assert bool(rows) == (mode != "nearest")
+    assert all("whole numbers" in reason for _, reason in rows)
