@@ -31,11 +31,12 @@ says that about three quarters of the gain came from the compute path):
 """
 COMPARABLE = """\
 The order of the steps, their direction, and that most of the gain comes from the compute path can
-be compared: on both sides rung 1 is a read from disk, a deserialisation, a stitching of arguments
-and a parse for each launch. The numbers cannot. Theirs are whole inferences on real cards, ours
-the host's part alone, or virtual time with assumed costs; their model is far larger, and so may be
-their graphs; and a token of ours makes one copy to the card beside {launches} launches, which
-leaves little for rung 2 to gain, while the post does not say how many theirs makes.
+be compared: on both sides rung 1 is a read of a file, a deserialisation, a stitching of arguments
+and a parse for each launch (ours comes out of the operating system's cache). The numbers cannot.
+Theirs are whole inferences on real cards, ours the host's part alone, or virtual time with assumed
+costs; their model is far larger, and so may be their graphs; and a token of ours makes one copy to
+the card beside {launches} launches, which leaves little for rung 2 to gain, while the post does not
+say how many theirs makes.
 """
 RESIDENCY = """\
 ## Residency

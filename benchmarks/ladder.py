@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.graph_launcher import Counts, HostCosts, graph_mediated
-from torch_spyre_ref import submission
+from torch_spyre_ref import backend, submission
 from torch_spyre_ref.emulator import Record
 from torch_spyre_ref.streams import TwoQueues
 from torch_spyre_ref.submission import OneQueue
@@ -59,7 +59,7 @@ def on(rung: Rung, costs: HostCosts = COSTS) -> Iterator[Counts]:
 
 
 class Run(NamedTuple):
-    """What a card did in a block, in virtual ns from its beginning on."""
+    """What a card did in a block, in virtual ns from the block's beginning on."""
 
     records: list[Record]
     makespan: int
@@ -96,11 +96,14 @@ class Run(NamedTuple):
 
 
 def observed(work: Callable[[], object], card: int = 0) -> Run:
-    """Do something from an idle card to an idle card, and say what the card did for it."""
+    """Do something from an idle card to an idle card, and say what the card did for it.
+
+    It begins with the call: what the host does before it submits for the first time is in it.
+    """
     with torch.spyre.profiler() as profiler:
+        begun = backend.current().runtime.clock.now
         work()
     records = [record for record in profiler.operations if record.card == card]
-    begun = min(record.submitted for record in records)
     shifted = [
         r._replace(submitted=r.submitted - begun, start=r.start - begun, end=r.end - begun)
         for r in records

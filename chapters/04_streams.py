@@ -487,7 +487,7 @@ class StreamDriver:
 
     def refuse_in_fork(self) -> None:
         """Raise ``RuntimeError`` in a child that was forked after the cards had started."""
-        assert self._backend.runtime is not None
+        self._backend.require_cards()
 
 
 # %%
@@ -1529,8 +1529,9 @@ class TwoQueues(OneQueue):
     """A launch is prepared on a queue of its own, and computed on its stream's.
 
     Two rules order the two: a program waits until its patch is in its slot; a patch goes to a slot
-    when the program that was patched from it before has ended. Packing waits for neither. So it
-    overlaps computing, and with two slots the transfer of a patch does too.
+    when the program that was patched from it before has ended. Packing itself is held up by
+    neither, only by the transfers before it in its queue. So it overlaps computing, and with two
+    slots the transfer of a patch does too.
 
     While a stream has nothing to do there is nothing to overlap: its launch stays on its own queue.
     """

@@ -636,6 +636,7 @@ class Places(Arithmetic):
         offset, rest = amount(place.offset), place.rest
         if rest != 0:
             terms = sympy.Add.make_args(rest)
+            # An index value below 0 is a fault, which a part may be where the whole place is not.
             if any(term.could_extract_minus_sign() for term in terms) and not indices:
                 strides, offset, rest = {}, 0, index
             position = self.places.term(rest)
@@ -728,8 +729,11 @@ class Memory(Places):
         dtype, operand = self.buffers.dtype(name), self.buffers.operands[name]
         if isinstance(value, Rounded) and value.half == stored(dtype):
             value = value.value
-        plain = isinstance(value, Constant) and not add
-        source: Input = value.number if plain else self.emitter.wire(value, computed(dtype))  # type: ignore[union-attr]
+        source: Input
+        if isinstance(value, Constant) and not add:
+            source = value.number
+        else:
+            source = self.emitter.wire(value, computed(dtype))
         self._stored.append(operand)
         self.asm.store(operand, value=source, add=add, **self.at(index))
 
@@ -1435,7 +1439,7 @@ def compiler() -> ModuleType:
 
 
 def build(call: Call, on_cpu: Kernel) -> Any:
-    """The same, by the one thread that compiles."""
+    """Build a program for a call, keep it, and compute the call with it; one thread at a time."""
     try:
         compiled, is_new = compiler().program_for(call)
     except Refused as refusal:
@@ -1455,7 +1459,7 @@ def build(call: Call, on_cpu: Kernel) -> Any:
 
 
 def miss(call: Call, on_cpu: Kernel) -> Any:
-    """Build a program for a call, keep it, and compute the call with it."""
+    """See to what needs no program; for the rest, have one thread build it, and call again."""
     moved = outputs.with_indices_on_card(call)
     if moved is not None:
         return kernel(call.op, on_cpu)(*moved, **call.kwargs)

@@ -13,6 +13,7 @@ characters. The text is Python's own language reference, which ships with Python
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,7 +36,16 @@ EMPTY = torch.iinfo(torch.int64).max
 def encode(text: str) -> Tensor:
     """Text as token numbers (1, T) int64; a character that is not in ALPHABET is left out."""
     plain = text.translate(PLAIN)
-    return torch.tensor([[ALPHABET.index(c) for c in plain if c in ALPHABET]])
+    numbers = [ALPHABET.index(c) for c in plain if c in ALPHABET]
+    return torch.tensor([numbers], dtype=torch.int64)
+
+
+def read(prompt: str) -> Tensor:
+    """The same, of a text that is to be continued. Raises ``ValueError`` where nothing is left."""
+    tokens = encode(prompt)
+    if not tokens.numel():
+        raise ValueError(f"prompt {prompt!r} has no character that the decoder knows")
+    return tokens
 
 
 @dataclass(frozen=True)
@@ -214,11 +224,12 @@ def generate(
     """``length`` characters after the prompt, each as soon as it is there.
 
     ``step`` may be a ``compiled_step()``. What is drawn is a function of ``torch.manual_seed``, and
-    of whether the step is compiled.
+    of whether the step is compiled. Of a longer prompt the last ``window`` tokens are read.
+    Raises ``ValueError`` for a prompt without any.
     """
     device = decoder.rates.device
     cache = Cache(decoder.config, device=device)
-    tokens = encode(prompt)[:, -decoder.config.window :].to(device)
+    tokens = read(prompt)[:, -decoder.config.window :].to(device)
     with torch.no_grad():
         for _ in range(length):
             tokens = step(decoder, tokens, cache, temperature)
@@ -280,22 +291,58 @@ def bar(device: str, steps: int) -> Callable[[int, float], None]:
     return report
 
 
-def main() -> None:
-    """Read the flags, train or load, and talk."""
+def loaded(path: Path, device: str) -> Decoder:
+    """The decoder of a file that a user has named. Raises ``ValueError`` if there is none in it."""
+    try:
+        return load(path, device)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except Exception as error:
+        first = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(f"{path} is no checkpoint of this decoder: {first}") from None
+
+
+def check(flags: argparse.Namespace) -> None:
+    """Raise ``ValueError`` for a flag that would fail later, when there is something to lose."""
+    try:
+        torch.empty(0, device=flags.device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"--device {flags.device}: {str(error).splitlines()[0]}") from None
+    read(flags.prompt)
+    for name, least in (("steps", 1), ("length", 0)):
+        if (value := getattr(flags, name)) < least:
+            raise ValueError(f"--{name} {value}: must be at least {least}")
+    if not 0 <= flags.sample < math.inf:
+        raise ValueError(f"--sample {flags.sample}: must be finite and at least 0")
+    if flags.save and not flags.save.absolute().parent.is_dir():
+        raise ValueError(f"--save: {flags.save.parent} is no directory to save to")
+
+
+def flags_of() -> argparse.ArgumentParser:
+    """What may be asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="spyre", help="spyre, spyre:1, cpu")
     parser.add_argument("--steps", type=int, default=2_000, help="of training")
     parser.add_argument("--checkpoint", type=Path, help="talk at once, with these weights")
     parser.add_argument("--save", type=Path, help="where to write the trained weights")
     parser.add_argument("--compile", action="store_true", help="compile the step of decoding")
-    parser.add_argument("--prompt", default=PROMPT)
+    parser.add_argument("--prompt", default=PROMPT, help="in ASCII; what else is in it is not read")
     parser.add_argument("--length", type=int, default=400, help="characters to generate")
     parser.add_argument("--sample", type=float, default=0.0, metavar="TEMPERATURE")
     parser.add_argument("--seed", type=int, default=0, help="of what is sampled")
+    return parser
+
+
+def main() -> None:
+    """Read the flags, train or load, and talk."""
+    parser = flags_of()
     flags = parser.parse_args()
-    if flags.checkpoint:
-        decoder = load(flags.checkpoint, flags.device)
-    else:
+    try:
+        check(flags)
+        decoder = loaded(flags.checkpoint, flags.device) if flags.checkpoint else None
+    except ValueError as error:
+        parser.error(str(error))
+    if decoder is None:
         decoder, _ = train(flags.device, flags.steps, report=bar(flags.device, flags.steps))
         print()
     if flags.save:
@@ -311,4 +358,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        raise SystemExit("\nstopped") from None

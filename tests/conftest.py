@@ -96,6 +96,20 @@ def nothing_found(request: pytest.FixtureRequest) -> Iterator[None]:
     assert not missing, f"the sanitizer was to find {missing}"
 
 
+@pytest.fixture(autouse=True)
+def no_compiler_failure(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test fails if an op fell back because of an exception of the compiler that nobody foresaw.
+
+    Unless it says so, with ``pytest.mark.compiler_fails``.
+    """
+    yield
+    refusal = sys.modules.get("torch_spyre_ref.compiled.refusal")
+    defects = refusal.take_defects() if refusal is not None else []
+    if defects and request.node.get_closest_marker("compiler_fails") is None:
+        texts = [f"{defect.op}:\n{defect.traceback}" for defect in defects]
+        pytest.fail(f"the compiler failed {len(defects)} times:\n" + "\n".join(texts))
+
+
 @pytest.fixture
 def run_python() -> Run:
     """Run a piece of Python in a process of its own, and return what it printed.

@@ -146,7 +146,16 @@ def test_nothing_is_compiled_after_the_second_token_and_memory_does_not_grow(
         assert len(list(islice(said, 997))) == 997
         assert torch.accelerator.memory_allocated() == before
     assert _graphs() == graphs
-    assert not torch._dynamo.utils.counters["graph_break"]
+
+
+def test_no_number_that_changes_from_token_to_token_is_one_of_pythons(example: ModuleType) -> None:
+    """Dynamo makes a symbol of such a number; with sizes fixed it compiles for each value."""
+    decoder = untrained(example, "spyre")
+    step = torch.compile(example.step, fullgraph=True, dynamic=False)
+    said = example.generate(decoder, "abc", 42, step=step)
+    assert len(list(islice(said, 2))) == 2
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert len(list(islice(said, 40))) == 40
 
 
 def test_token_by_token_nothing_is_compiled_after_the_second(example: ModuleType) -> None:
@@ -184,3 +193,51 @@ def test_the_example_trains_and_talks(
     monkeypatch.setattr(sys, "argv", ["decoder.py", "--checkpoint", str(saved), "--length", "5"])
     example.main()
     assert capsys.readouterr().out == f"{said}\nno fallbacks\n"
+
+
+def test_text_is_numbers_even_when_there_is_none(example: ModuleType) -> None:
+    assert example.encode("").dtype == example.encode("a").dtype == torch.int64
+    assert example.encode("日本").shape == example.encode("").shape == (1, 0)
+    assert torch.equal(example.encode("日a“本"), example.encode('a"'))
+
+
+def test_a_prompt_has_at_least_one_character(example: ModuleType) -> None:
+    with pytest.raises(ValueError, match="prompt '日本' has no character that the decoder knows"):
+        next(example.generate(untrained(example, "spyre"), "日本", 1))
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--prompt", ""], "prompt '' has no character that the decoder knows"),
+        (["--device", "spyre:7"], "--device spyre:7: "),
+        (["--device", "nonsense"], "--device nonsense: "),
+        (["--length", "-1"], "--length -1: must be at least 0"),
+        (["--steps", "0"], "--steps 0: must be at least 1"),
+        (["--sample", "-1"], "--sample -1.0: must be finite and at least 0"),
+        (["--sample", "nan"], "--sample nan: must be finite and at least 0"),
+        (["--checkpoint", "{}/none.pt"], "none.pt: No such file or directory"),
+        (["--checkpoint", "{}/text.pt"], "text.pt is no checkpoint of this decoder: "),
+        (["--checkpoint", "{}/cut.pt"], "cut.pt is no checkpoint of this decoder: "),
+        (["--checkpoint", "{}/other.pt"], "other.pt is no checkpoint of this decoder: "),
+        (["--save", "{}/none/saved.pt"], "none is no directory to save to"),
+    ],
+)
+def test_a_flag_that_cannot_be_is_refused_in_a_line_and_before_any_training(
+    example: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+    tmp_path: Path,
+    flags: list[str],
+    said: str,
+) -> None:
+    (tmp_path / "text.pt").write_text("hello")
+    (tmp_path / "cut.pt").write_bytes(CHECKPOINT.read_bytes()[:200_000])
+    torch.save({"weights": {}}, tmp_path / "other.pt")
+    monkeypatch.setattr(example, "train", lambda *_, **__: pytest.fail("trained"))
+    monkeypatch.setattr(sys, "argv", ["decoder.py", *(f.format(tmp_path) for f in flags)])
+    with pytest.raises(SystemExit) as stopped:
+        example.main()
+    heard = capsys.readouterr()
+    assert (stopped.value.code, heard.out) == (2, "")
+    assert said in heard.err.splitlines()[-1]

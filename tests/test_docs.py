@@ -241,3 +241,12 @@ def test_every_item_of_the_checklist_for_a_port_names_its_proof() -> None:
         tests = re.findall(r"`((?:\w+/)*test_\w+\.py)`", proof)
         assert tests or proof.startswith("`python -m "), f"{claim!r} is proved by nothing"
         assert all((ROOT / "tests" / test).exists() for test in tests), claim
+
+
+def test_every_test_that_the_page_for_a_port_names_is_there() -> None:
+    text = " ".join((DOCS / "port_it.md").read_text().split())
+    named = re.findall(r"`((?:\w+/)*test_\w+\.py)` \*([^*]+)\*", text)
+    assert len(named) > 40
+    for file, words in named:
+        test = "def test_" + words.replace(" ", "_") + "("
+        assert test in (ROOT / "tests" / file).read_text().lower(), f"{file}: {words}"

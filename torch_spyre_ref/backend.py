@@ -61,13 +61,17 @@ class Backend:
         Raises:
             RuntimeError: in a child that was forked after the cards had started.
         """
+        self.require_cards()
+        return self._runtime or self._start()
+
+    def require_cards(self) -> None:
+        """Raise ``RuntimeError`` in a child that was forked after the cards had started."""
         if self.in_bad_fork:
             raise RuntimeError(
                 "Cannot use spyre in a forked subprocess: the parent had already started the "
                 "cards, and a card cannot be shared by fork. Use the 'spawn' start method of "
                 "torch.multiprocessing, or fork before the first use of the device."
             )
-        return self._runtime or self._start()
 
     def queue(self, device: int) -> Queue:
         """The queue that this thread's work on a card goes to: that of its current stream."""

@@ -138,7 +138,7 @@ def compiler() -> ModuleType:
 
 
 def build(call: Call, on_cpu: Kernel) -> Any:
-    """The same, by the one thread that compiles."""
+    """Build a program for a call, keep it, and compute the call with it; one thread at a time."""
     try:
         compiled, is_new = compiler().program_for(call)
     except Refused as refusal:
@@ -158,7 +158,7 @@ def build(call: Call, on_cpu: Kernel) -> Any:
 
 
 def miss(call: Call, on_cpu: Kernel) -> Any:
-    """Build a program for a call, keep it, and compute the call with it."""
+    """See to what needs no program; for the rest, have one thread build it, and call again."""
     moved = outputs.with_indices_on_card(call)
     if moved is not None:
         return kernel(call.op, on_cpu)(*moved, **call.kwargs)

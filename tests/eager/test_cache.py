@@ -176,6 +176,23 @@ def test_the_report_is_readable() -> None:
     assert "on the CPU: the card does not compute with complex64" in text
 
 
+def test_rows_of_the_report_tell_what_differs() -> None:
+    x = _ones(2, 3)
+    x + 1, x + 2, x + 2.5
+    x.norm(1), x.norm(2)
+    x.int() % 7, x.int() % -3, x.int() % -5
+    torch.cat([x, x], 1)
+    rows = [row.signature for row in torch.spyre.eager_cache()]
+    assert len(set(rows)) == len(rows)
+    for row in (
+        "aten::add.Tensor(float32 (2, 3), int)",
+        "aten::add.Tensor(float32 (2, 3), float)",
+        "aten::cat([float32 (2, 3), float32 (2, 3)], 1)",
+    ):
+        assert row in rows
+    assert sum("remainder" in row for row in rows) == 3
+
+
 def test_threads_that_meet_the_same_op_compile_it_once(compiled: Count) -> None:
     x = _ones(7)
     barrier, sums, errors = threading.Barrier(4), [], []

@@ -58,7 +58,7 @@ def test_a_report_names_both_operations_both_lines_and_the_missing_edge() -> Non
     assert report.line.file == report.earlier.file == __file__
     assert report.line.line > report.earlier.line - 10
     text = str(report)
-    assert "nothing puts Compute(100 ns, 0 in, 1 out) of launch 'writing' on queue 0.0" in text
+    assert "nothing puts Compute(100 ns, 0 in, 1 out) 'writing' on queue 0.0" in text
     assert "(RAW, 128 bytes)" in text
     assert "record an event on queue 0.0 after that one, and have queue 0.1 wait for it" in text
     assert text.count("test_racecheck.py:") == 2

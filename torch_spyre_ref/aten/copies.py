@@ -15,6 +15,7 @@ import torch
 from torch_spyre_ref import _bridge, backend
 from torch_spyre_ref.allocator import Allocation
 from torch_spyre_ref.aten import fallback
+from torch_spyre_ref.aten.overlap import refuse_internal_overlap, refuse_partial_overlap
 from torch_spyre_ref.aten.staging import Stage, seen_as
 from torch_spyre_ref.runtime import (
     D2D,
@@ -47,9 +48,14 @@ def copy_from(
 
     Returns:
         ``target``.
+
+    Raises:
+        RuntimeError: the source is a part of the target, or the target overlaps itself.
     """
     if type(source) not in _PLAIN or type(target) not in _PLAIN:
         source, target = _plain(source), _plain(target)
+    if source.device == target.device and source is not target:
+        refuse_partial_overlap(source, target)
     if source.shape != target.shape:
         source = source.expand(target.shape)
     if source.dtype == target.dtype and source.dtype in _OPAQUE:
@@ -129,17 +135,6 @@ def by_falling_stride(
 def queue_of(tensor: torch.Tensor) -> Queue:
     """The queue that work on this tensor's card goes to."""
     return backend.current().queue(tensor.device.index)
-
-
-def refuse_internal_overlap(target: torch.Tensor) -> None:
-    """Refuse to write where several elements share one address, as torch does on every device."""
-    for size, stride in zip(target.shape, target.stride(), strict=True):
-        if stride == 0 and size > 1:
-            raise RuntimeError(
-                "unsupported operation: more than one element of the written-to tensor refers to "
-                "a single memory location. Please clone() the tensor before performing the "
-                "operation."
-            )
 
 
 def _same_bits(source: torch.Tensor, target: torch.Tensor) -> bool:

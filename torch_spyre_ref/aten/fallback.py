@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,16 +167,20 @@ def known_reason() -> str | None:
 
 
 @contextmanager
-def judged(reason: str) -> Iterator[None]:
-    """Ops inside the block may be refused by the CPU too: they are counted if they are not."""
+def judged(reason: Callable[[], str]) -> Iterator[None]:
+    """Ops inside the block may be refused by the CPU too: they are counted if they are not.
+
+    ``reason`` is asked for then.
+    """
     before, _thread.on_trial = _thread.on_trial, []
     try:
         yield
         passed = _thread.on_trial
     finally:
         _thread.on_trial = before
+    because_of = reason()
     for op in passed:
-        count(op, reason)
+        count(op, because_of)
 
 
 def count(op: str, reason: str | None = None) -> None:

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch._guards import TracingContext, tracing
 from torch._inductor.compile_fx import compile_fx_inner
-from torch._inductor.exc import InductorError
+from torch._inductor.exc import (
+    InductorError,
+    LoweringException,
+    MissingOperatorWithDecomp,
+    MissingOperatorWithoutDecomp,
+)
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from torch_spyre_ref.aten.copies import refuse_internal_overlap
+from torch_spyre_ref.aten.overlap import refuse_internal_overlap
 from torch_spyre_ref.compiled.calls import Call
-from torch_spyre_ref.compiled.outputs import NeedsRoom, cast_check
-from torch_spyre_ref.compiled.refusal import Refused
+from torch_spyre_ref.compiled.outputs import NeedsRoom, as_tensors, cast_check
+from torch_spyre_ref.compiled.refusal import Refused, RefusedByCpu, first_line, note_defect
 from torch_spyre_ref.compiled.trace import Sizes, Traced, trace
+from torch_spyre_ref.emulator.program import ScratchpadError
 from torch_spyre_ref.emulator.program.formats import FORMATS
 
 _UNSUPPORTED: Final = (
@@ -30,6 +38,16 @@ _UNSUPPORTED: Final = (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
+_FORESEEN: Final = (
+    NotImplementedError,  # of ours: the card has no instruction, no format, no such store
+    ScratchpadError,
+    MissingOperatorWithDecomp,
+    MissingOperatorWithoutDecomp,
+    GuardOnDataDependentSymNode,
+)
+"""What a compilation may end with. Anything else is a defect, of the compiler or of Inductor."""
+
+_IN_WHOLE_NUMBERS: Final = ("aten::upsample_bilinear2d", "aten::upsample_bicubic2d")
 _CALLED: Final = re.compile(r"\b(?:torch\.ops\.|extern_kernels\.|(?=aten\.))([\w.]+)\(")
 
 
@@ -52,20 +70,22 @@ def compile_call(call: Call, symbolic: Sequence[Sizes] | None = None) -> Compile
         Exception: what the op itself raises for these arguments.
     """
     refuse_formats(call.tensors)
-    if torch.Tag.pointwise in call.op.overload.tags:
-        _refuse_promotion([tensor.dtype for tensor in call.tensors])
+    _refuse_bytes(call)
+    wanted = ask_cpu(call) if call.op.is_elementwise and not _grows(call) else []
     try:
         traced = trace(lambda *inputs: _body(call, inputs), call.tensors, call.numbers, symbolic)
     except _UNSUPPORTED as error:
-        raise Refused(_first_line(error)) from error
+        raise Refused(first_line(error)) from error
     asked, function = traced.asked_for(), None
+    if wanted and not call.op.written and wanted != [made.dtype for made in traced.outputs]:
+        asked = list(range(len(call.numbers)))  # some rules of promotion know no symbols
     if not asked:
         try:
             with tracing(TracingContext(traced.mode)):
                 function = compile_fx_inner(traced.graph, traced.inputs)
         except InductorError as error:
             if not call.numbers:
-                raise Refused(_first_line(error)) from error
+                raise Refused(_reason(call, error)) from error
             asked = list(range(len(call.numbers)))  # it may know what to do with their values
         else:
             _refuse_calls(function)
@@ -76,6 +96,13 @@ def compile_call(call: Call, symbolic: Sequence[Sizes] | None = None) -> Compile
     return Compiled(traced, function)
 
 
+def _refuse_bytes(call: Call) -> None:
+    """Raise :class:`Refused` where torch has another arithmetic for bytes than for the rest."""
+    is_own = call.op.name.partition(".")[0] in _IN_WHOLE_NUMBERS
+    if is_own and any(tensor.dtype is torch.uint8 for tensor in call.tensors):
+        raise Refused("torch interpolates bytes in whole numbers")
+
+
 def refuse_formats(tensors: Sequence[torch.Tensor]) -> None:
     """Raise :class:`Refused` for a dtype that the card stores but cannot compute with."""
     for tensor in tensors:
@@ -84,10 +111,26 @@ def refuse_formats(tensors: Sequence[torch.Tensor]) -> None:
             raise Refused(f"the card does not compute with {name}")
 
 
-def _refuse_promotion(dtypes: Sequence[torch.dtype]) -> None:
-    """Raise as torch does for unsigned integers together with others: Inductor promotes them."""
-    for dtype in dtypes[1:]:
-        torch.promote_types(dtypes[0], dtype)
+def _grows(call: Call) -> bool:
+    """Whether a target of no dimension meets a tensor with some: shapes come first then."""
+    most = max((tensor.dim() for tensor in call.tensors), default=0)
+    return most > 0 and any(target.dim() == 0 for target in call.targets())
+
+
+def ask_cpu(call: Call) -> list[torch.dtype]:
+    """The dtypes of the results, and whether there are any: one element is given to the CPU.
+
+    Tracing is more lenient: core's rules for tensors without data, and Inductor's, know nothing of
+    which dtypes a kernel was written for. Raises :class:`RefusedByCpu`.
+    """
+    with torch.utils._python_dispatch._disable_current_modes(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        args, kwargs = call.on("cpu", one_element=True)
+        try:
+            made = call.op.overload(*as_tensors(call, args), **kwargs)
+        except Exception as error:
+            raise RefusedByCpu from error
+    return [one.dtype for one in ([made] if isinstance(made, torch.Tensor) else made)]
 
 
 def _body(call: Call, inputs: Sequence[Any]) -> list[Any]:
@@ -126,6 +169,11 @@ def _refuse_calls(function: Any) -> None:
         raise Refused(f"Inductor has no loops for {name}")
 
 
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]
+def _reason(call: Call, error: InductorError) -> str:
+    """Why a call could not be compiled, and whether it was to be expected."""
+    cause: BaseException | None = error.inner_exception
+    if isinstance(cause, LoweringException):
+        cause = cause.__context__  # which it hides
+    if isinstance(cause, _FORESEEN):
+        return first_line(error)
+    return note_defect(call.op.name, cause or error)

@@ -37,6 +37,8 @@ class Call:
         for name, value in kwargs.items():
             key.append(name)
             self._read(value, op.patched[op.positions[name]], key)
+        if self.numbers and op.may_refuse_numbers:
+            key += [number for number in self.numbers if not self._fits(number)]
         self.key = tuple(key)
 
     def _read(self, value: Any, patched: bool, key: list[Any]) -> None:
@@ -69,6 +71,10 @@ class Call:
             key.append(value.dtype)
         else:
             key.append((value.dtype, by_value(number)))
+
+    def _fits(self, number: float) -> bool:
+        """Whether every tensor could hold a number; not 0, by which whole ones are not divided."""
+        return all(_is_in_range(number, dtype) for dtype in {t.dtype for t in self.tensors})
 
     def fix(self, numbers: Sequence[int]) -> None:
         """From now on these numbers are part of the op's keys: their values were asked for."""
@@ -114,15 +120,20 @@ class Call:
                 self._append(position, made, args, kwargs)
         return args, kwargs, [targets[position] for position in self.op.written]
 
-    def on(self, where: str) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments as tensors of zeros on another device; on ``"meta"``, without data."""
-        zeros = [
-            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=where).zero_()
+    def on(self, where: str, one_element: bool = False) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments as tensors of ones on another device; on ``"meta"``, without data.
+
+        With ``one_element`` they have one dimension, if any, and one element, if any.
+        """
+        ones = [
+            torch.ones([min(t.numel(), 1)] * (t.dim() > 0), dtype=t.dtype, device=where)
+            if one_element
+            else torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=where).fill_(1)
             for t in self.tensors
         ]
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        for position, made in self._with([*zeros, *self.numbers], torch.device(where)):
+        for position, made in self._with([*ones, *self.numbers], torch.device(where)):
             self._append(position, made, args, kwargs)
         return args, kwargs
 
@@ -149,11 +160,34 @@ class Call:
         if isinstance(value, (list, tuple)):
             return [next(tensors) if isinstance(item, torch.Tensor) else item for item in value]
         if not isinstance(value, torch.Tensor):
-            return next(numbers) if self._is_symbol(position, value) else value
+            number = next(numbers) if self._is_symbol(position, value) else value
+            if self.op.takes_bare_numbers or not self.is_bare(position, value):
+                return number
+            return torch.full((), number, dtype=self.dtype_of(value), device=card)
         if value.get_device() < 0 and is_number(value):
             number = next(numbers) if self._is_symbol(position, value) else value.item()
             return torch.full((), number, dtype=value.dtype, device=card)
         return next(tensors)
+
+    def is_bare(self, position: int, value: Any) -> bool:
+        """Whether a value is a number where the schema says that a tensor is."""
+        wants_tensor = str(self.op.arguments[position].type) in ("Tensor", "Optional[Tensor]")
+        return wants_tensor and isinstance(value, (bool, int, float, complex))
+
+    def as_tensor(self, number: complex) -> torch.Tensor:
+        """A 0-dim tensor of the host that promotes as a bare number does."""
+        return torch.tensor(number, device="cpu").to(self.dtype_of(number))
+
+    def dtype_of(self, number: complex) -> torch.dtype:
+        """The dtype in which a bare number promotes as it does, and keeps its digits if it can."""
+        if isinstance(number, bool):
+            return torch.bool
+        many = [tensor for tensor in self.tensors if tensor.dim()]
+        if isinstance(number, float) and any(tensor.is_floating_point() for tensor in many):
+            return torch.float64
+        for tensor in self.tensors:
+            return torch.result_type(tensor, number)
+        return torch.tensor(number, device="cpu").dtype
 
     @property
     def card(self) -> torch.device:
@@ -164,12 +198,37 @@ class Call:
         return torch.device(device.NAME, device.current_device())
 
     def __repr__(self) -> str:
-        return f"{self.op}({', '.join(map(_shown, self.tensors))})"
+        given = [self._shown(position, value) for position, value in self.arguments()]
+        for i, name in enumerate(self.kwargs, len(self.args)):
+            given[i] = f"{name}={given[i]}"
+        return f"{self.op}({', '.join(given)})"
+
+    def _shown(self, position: int, value: Any) -> str:
+        """What the key has of an argument: a number that each launch brings is only its kind."""
+        if isinstance(value, (list, tuple)):
+            return f"[{', '.join(self._shown(position, item) for item in value)}]"
+        number = value
+        if isinstance(value, torch.Tensor):
+            if value.get_device() >= 0 or not is_number(value):
+                return _described(value)
+            number = value.item()
+        if not self._is_symbol(position, value):
+            return str(number)
+        is_particular = self.op.may_refuse_numbers and not self._fits(number)
+        return str(number) if is_particular else type(number).__name__
 
 
 def is_number(tensor: torch.Tensor) -> bool:
     """Whether a tensor of the host is brought as a number: its value now is what counts."""
     return tensor.is_cpu and tensor.dim() == 0
+
+
+def _is_in_range(number: float, dtype: torch.dtype) -> bool:
+    if dtype.is_complex or dtype is torch.bool:
+        return False
+    if dtype.is_floating_point:
+        return abs(number) <= torch.finfo(dtype).max
+    return 0 < number <= torch.iinfo(dtype).max
 
 
 def by_value(value: Any) -> Any:
@@ -181,6 +240,6 @@ def by_value(value: Any) -> Any:
     return value
 
 
-def _shown(tensor: torch.Tensor) -> str:
+def _described(tensor: torch.Tensor) -> str:
     dtype = str(tensor.dtype).removeprefix("torch.")
     return f"{dtype} {tuple(tensor.shape)}"

@@ -35,6 +35,8 @@ class ComposedOp(Op):
         self.written, self.is_inplace, self.single = [0] * is_inplace, is_inplace, is_inplace
         self.function = function
         self.overload = SimpleNamespace(tags=())
+        self.is_elementwise = self.may_refuse_numbers = False
+        self.takes_bare_numbers = True
 
     def judge_dtypes(self, call: Any) -> None:
         """Nothing to say: the function converts."""

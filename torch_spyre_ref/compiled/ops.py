@@ -13,6 +13,15 @@ from typing import Any, Final
 import torch
 
 _NUMBERS: Final = ("number", "Optional[number]", "Tensor", "Optional[Tensor]")
+_ELEMENTWISE: Final = frozenset(
+    ("floor_divide", "rsub", "log_sigmoid_forward", "hardswish", "_prelu_kernel", "masked_fill")
+)
+"""Ops without the tag that says so."""
+
+_PARTICULAR: Final = frozenset(
+    ("floor_divide", "fmod", "remainder", "clamp", "clamp_max", "clamp_min", "pow", "masked_fill")
+)
+"""Ops of which the CPU refuses some numbers: zero, negative ones, or what a dtype cannot hold."""
 
 
 class Op:
@@ -37,6 +46,30 @@ class Op:
     def patched(self) -> list[bool]:
         """Which arguments are numbers that a launch may bring, as long as no trace asks for one."""
         return [str(argument.type) in _NUMBERS for argument in self.arguments]
+
+    @cached_property
+    def packet(self) -> str:
+        """The name without overload; the in-place op has that of the op."""
+        return self.name.removeprefix("aten::").partition(".")[0].removesuffix("_")
+
+    @cached_property
+    def is_elementwise(self) -> bool:
+        """Whether each element of a result comes of one element of each argument.
+
+        By the functional op: an in-place or ``out=`` overload may lack the tag.
+        """
+        tags = getattr(self.function, "tags", ())
+        return torch.Tag.pointwise in tags or self.packet in _ELEMENTWISE
+
+    @cached_property
+    def takes_bare_numbers(self) -> bool:
+        """Whether Python may call the functional op with a number where a tensor is expected."""
+        return bool(torch._C._should_allow_numbers_as_tensors(self.packet))
+
+    @cached_property
+    def may_refuse_numbers(self) -> bool:
+        """Whether it depends on a number's value if the op is refused."""
+        return self.packet in _PARTICULAR
 
     def forget(self) -> None:
         """Take every number for one that a launch may bring, as before the first trace."""

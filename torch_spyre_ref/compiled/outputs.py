@@ -8,20 +8,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import torch
 
 from torch_spyre_ref.aten import fallback
+from torch_spyre_ref.aten.overlap import ONE_PLACE, is_partial, share_storage
 from torch_spyre_ref.compiled.calls import Call, is_number
-
-_alias: Final = torch._C._is_alias_of  # type: ignore[attr-defined]
-
-
-ONE_PLACE: Final = (
-    "unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
-    "single memory location. Please clone() the tensor before performing the operation."
-)
+from torch_spyre_ref.compiled.refusal import RefusedByCpu, note_defect
 
 
 def returned(call: Call, made: Sequence[Any]) -> Any:
@@ -41,7 +36,7 @@ def overlaps(call: Call) -> bool:
         for tensor in call.tensors:
             if tensor is target:
                 met += 1
-            elif _alias(tensor, target):
+            elif share_storage(tensor, target):
                 return True
         if met > 1:
             return True
@@ -83,12 +78,7 @@ def _name(dtype: torch.dtype) -> str:
 
 def _is_read(call: Call, target: torch.Tensor) -> bool:
     """Whether a pointwise op also reads what it stores into, which then keeps its shape."""
-    return _is_pointwise(call) and sum(tensor is target for tensor in call.tensors) > 1
-
-
-def _is_pointwise(call: Call) -> bool:
-    """By the functional op: an in-place or ``out=`` overload may lack the tag."""
-    return torch.Tag.pointwise in getattr(call.op.function, "tags", ())
+    return call.op.is_elementwise and sum(tensor is target for tensor in call.tensors) > 1
 
 
 _DISJOINT: Final = {
@@ -108,9 +98,8 @@ _DISJOINT: Final = {
 
 def _refuse_overlap(call: Call, targets: Sequence[torch.Tensor]) -> None:
     """Refuse what torch refuses: of pointwise ops, and of these, also every partial overlap."""
-    packet = call.op.name.partition(".")[0].removeprefix("aten::").strip("_")
-    disjoint = _DISJOINT.get(packet, ())
-    if not disjoint and not _is_pointwise(call):
+    disjoint = _DISJOINT.get(call.op.packet, ())
+    if not disjoint and not call.op.is_elementwise:
         return
     for position, value in call.arguments():
         must_be = call.op.arguments[position].name in disjoint
@@ -125,35 +114,14 @@ def _meets(tensor: torch.Tensor, target: torch.Tensor, must_be_disjoint: bool) -
     """Whether two tensors share memory in a way that they must not."""
     if tensor is target:
         return must_be_disjoint
-    if not (tensor.numel() and target.numel() and _alias(tensor, target)):
+    if not (tensor.numel() and target.numel() and share_storage(tensor, target)):
         return False
-    return (must_be_disjoint and _is_same(tensor, target)) or _is_partial(tensor, target)
+    return (must_be_disjoint and _is_same(tensor, target)) or is_partial(tensor, target)
 
 
 def _is_same(tensor: torch.Tensor, target: torch.Tensor) -> bool:
     forms = [(t.storage_offset(), t.shape, t.stride(), t.dtype) for t in (tensor, target)]
     return forms[0] == forms[1]
-
-
-def _is_partial(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """As torch judges it: of dense tensors that overlap, those that are not the same view."""
-    if not (_is_dense(first) and _is_dense(second)):
-        return False
-    starts = [t.storage_offset() * t.element_size() for t in (first, second)]
-    ends = [start + t.nbytes for start, t in zip(starts, (first, second), strict=True)]
-    if starts[0] == starts[1] and ends[0] == ends[1]:
-        return first.stride() != second.stride()
-    return starts[0] < ends[1] and starts[1] < ends[0]
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
 
 
 class NeedsRoom(Exception):  # noqa: N818 (it is no error: the call is made again)
@@ -185,7 +153,7 @@ def _refuse_to_grow_into(
     start = target.storage_offset() * target.element_size()
     stop = start + shape.numel() * target.element_size()
     for tensor in tensors:
-        if tensor is target or not tensor.numel() or not _alias(tensor, target):
+        if tensor is target or not tensor.numel() or not share_storage(tensor, target):
             continue
         first = tensor.storage_offset() * tensor.element_size()
         steps = zip(tensor.shape, tensor.stride(), strict=True)
@@ -242,35 +210,22 @@ def check_devices(call: Call) -> None:
 def judge(call: Call, on_cpu: Callable[..., Any], error: Exception) -> Any:
     """Have the CPU say what is wrong with arguments that could not be traced.
 
-    Where it finds nothing wrong, the op has fallen back.
+    Where it finds nothing wrong, the op has fallen back, and what could not trace it has a defect.
     """
     try:
+        if isinstance(error, RefusedByCpu):
+            raise error.take() from None
         if call.op.written and fallback.get_fallback_policy() == "error":
             raise error
-        with fallback.judged(f"it could not be traced: {str(error).splitlines()[:1]}"):
+        with fallback.judged(partial(note_defect, call.op.name, error)):
             return on_cpu(*as_tensors(call), **call.kwargs)
     finally:
         del error  # its traceback leads here, and so to itself and to the tensors of the call
 
 
-def as_tensors(call: Call) -> list[Any]:
+def as_tensors(call: Call, args: Sequence[Any] | None = None) -> list[Any]:
     """The arguments as the dispatcher had them: numbers in place of tensors are tensors again."""
     return [
-        _wrapped(call, value) if _is_bare(call, position, value) else value
-        for position, value in enumerate(call.args)
+        call.as_tensor(value) if call.is_bare(position, value) else value
+        for position, value in enumerate(call.args if args is None else args)
     ]
-
-
-def _is_bare(call: Call, position: int, value: Any) -> bool:
-    wants_tensor = str(call.op.arguments[position].type) in ("Tensor", "Optional[Tensor]")
-    return wants_tensor and isinstance(value, (bool, int, float, complex))
-
-
-def _wrapped(call: Call, value: complex) -> torch.Tensor:
-    """A 0-dim tensor that promotes as the number does, and keeps its digits where it can."""
-    others = [tensor for tensor in call.tensors if tensor.dim()]
-    if isinstance(value, float) and any(tensor.is_floating_point() for tensor in others):
-        return torch.tensor(value, dtype=torch.float64, device="cpu")
-    for tensor in call.tensors:
-        return torch.tensor(value, dtype=torch.result_type(tensor, value), device="cpu")
-    return torch.tensor(value, device="cpu")

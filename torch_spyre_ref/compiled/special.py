@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from torch_spyre_ref.aten import copies, on_cpu
+from torch_spyre_ref.aten.overlap import refuse_internal_overlap, refuse_partial_overlap
 from torch_spyre_ref.compiled import attention as attention_ops
 from torch_spyre_ref.compiled import composed
 from torch_spyre_ref.compiled.calls import PLAIN
@@ -23,8 +24,9 @@ def copy_from(convert: Kernel) -> Kernel:
     def run(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
         if source.is_cpu or target.is_cpu or not _is_conversion(source, target):
             return copies.copy_from(source, target, non_blocking)
-        copies.refuse_internal_overlap(target)
+        refuse_internal_overlap(target)
         if source.device == target.device:
+            refuse_partial_overlap(source, target)
             convert(target, source)
         else:
             made = torch.empty_like(source, dtype=target.dtype)

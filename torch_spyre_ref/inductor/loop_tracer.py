@@ -87,6 +87,7 @@ class Places(Arithmetic):
         offset, rest = amount(place.offset), place.rest
         if rest != 0:
             terms = sympy.Add.make_args(rest)
+            # An index value below 0 is a fault, which a part may be where the whole place is not.
             if any(term.could_extract_minus_sign() for term in terms) and not indices:
                 strides, offset, rest = {}, 0, index
             position = self.places.term(rest)
@@ -137,8 +138,11 @@ class Memory(Places):
         dtype, operand = self.buffers.dtype(name), self.buffers.operands[name]
         if isinstance(value, Rounded) and value.half == stored(dtype):
             value = value.value
-        plain = isinstance(value, Constant) and not add
-        source: Input = value.number if plain else self.emitter.wire(value, computed(dtype))  # type: ignore[union-attr]
+        source: Input
+        if isinstance(value, Constant) and not add:
+            source = value.number
+        else:
+            source = self.emitter.wire(value, computed(dtype))
         self._stored.append(operand)
         self.asm.store(operand, value=source, add=add, **self.at(index))
 

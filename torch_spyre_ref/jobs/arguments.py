@@ -10,7 +10,7 @@ import torch
 
 from torch_spyre_ref import _bridge
 from torch_spyre_ref.allocator import Allocation
-from torch_spyre_ref.aten.copies import refuse_internal_overlap
+from torch_spyre_ref.aten.overlap import refuse_internal_overlap
 from torch_spyre_ref.emulator.operands import DeviceRange
 from torch_spyre_ref.emulator.program.slot import read_address
 from torch_spyre_ref.runtime.intervals import Ranges

@@ -51,9 +51,9 @@ class SanitizerReport:
     earlier: CallSite | None = None
 
     def __str__(self) -> str:
-        launch = f" of launch {self.launch!r}" if self.launch else ""
+        label = f" {self.launch!r}" if self.launch else ""
         return (
-            f"{self.kind}: {self.operation}{launch} on card {self.device}, {self.where}: "
+            f"{self.kind}: {self.operation}{label} on card {self.device}, {self.where}: "
             f"{self.detail}\n  at {self.line}"
         )
 
@@ -127,7 +127,7 @@ class Sanitizer:
     def _report_race(self, queue: Queue, entry: Pending, race: Race) -> None:
         about, other = race.earlier.about, race.earlier.queue
         assert isinstance(about, About)
-        of = f" of launch {about.launch!r}" if about.launch else ""
+        other_one = f"{about.operation} {about.launch!r}" if about.launch else about.operation
         _, start, stop = race.touch.interval
         cure = (
             "hold the fetch back with the barrier, and let an event order two queues"
@@ -136,7 +136,7 @@ class Sanitizer:
             f"{queue.name} wait for it before this one"
         )
         detail = (
-            f"nothing puts {about.operation}{of} on queue {other.name} before it ({race.reason}, "
+            f"nothing puts {other_one} on queue {other.name} before it ({race.reason}, "
             f"{stop - start} bytes); {cure}\n  that one at {about.line}"
         )
         self._report(RACE, queue, entry, race.touch.where, detail, about.line)
