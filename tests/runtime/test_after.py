@@ -98,6 +98,23 @@ def test_where_edges_are_derived_none_is_added_to_it() -> None:
     other.synchronize()
 
 
+def test_a_queue_and_its_companion_are_alone_together() -> None:
+    bench = Bench(derive_edges=True)
+    queue, hazards = bench.queue, bench.card.hazards
+    companion, third = bench.card.companion(queue), bench.card.new_queue()
+    touched = Compute(1000, lambda memory: None, (), (bench.at(0),))
+    for _ in range(3):
+        ready = companion.submit_prepared([companion.prepare(bench.h2d(1))])
+        last = queue.submit_prepared([queue.prepare(touched)], after=(companion, ready))
+    assert hazards.alone is queue and hazards.count == 0
+    third.submit(bench.h2d(2))
+    assert hazards.alone is None
+    assert [(edge.reason, edge.after) for edge in hazards.edges] == [("WAW", last)], (
+        "what was enqueued before is known with its order"
+    )
+    bench.card.settle()
+
+
 def test_a_queue_and_its_companion_are_as_fast_alone_as_in_company() -> None:
     """Alone, they take a straight way into the queues; while a third is busy, they do not."""
     lines = []
