@@ -205,12 +205,15 @@ def step(decoder: Decoder, tokens: Tensor, cache: Cache, temperature: float) -> 
 
 
 def compiled_step() -> Callable[..., Tensor]:
-    """The same step as one graph.
+    """The same step as one graph, and one program: a token is one launch.
 
-    Inductor asks of two kernels that are to become one that they share ten bytes; here a launch
-    saved is worth it for any.
+    Inductor asks of two kernels that are to become one that they share ten bytes; here it is worth
+    it for any. What cannot become one is still launched as one, a stage after the other.
     """
-    options: dict[str, str | int | bool] = {"score_fusion_memory_threshold": 1}
+    options: dict[str, str | int | bool] = {
+        "score_fusion_memory_threshold": 1,
+        "aggressive_fusion": True,
+    }
     return torch.compile(step, fullgraph=True, options=options)
 
 

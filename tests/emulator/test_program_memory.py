@@ -233,6 +233,53 @@ def test_an_index_out_of_bounds_is_named_before_a_byte_is_touched(bad: int) -> N
     assert not card.read(patches[1], np.int32).any()
 
 
+@given(formats, seeds, st.booleans())
+def test_rows_moved_one_at_a_time_are_those_that_the_index_names(
+    format: str, seed: int, stretched: bool
+) -> None:
+    rows, columns, stored = 6, 8, FORMATS[format].stored
+    random = np.random.default_rng(seed)
+    table, start = (numbers(seed + n, rows * columns, format).reshape(rows, -1) for n in (0, 1))
+    taken, put = random.integers(0, rows, 4), random.integers(0, rows, 4)
+    asm = Assembler("move rows")
+    n, m = asm.dimension("n", 4, tile=1), asm.dimension("m", columns)
+    t, i, j, out = (
+        asm.argument(a, f) for a, f in zip("tijo", (format, "int64", "int64", format), strict=True)
+    )
+    row = asm.load(t, {m: 1}, indices=[(asm.load(i, {n: 1}), columns, rows)])
+    # Where all of a row goes to one element, the last of them stays.
+    asm.store(out, {m: 0 if stretched else 1}, row, indices=[(asm.load(j, {n: 1}), columns, rows)])
+    card = Card()
+    patches = [card.place(a) for a in (table, taken, put, start)]
+    card.run(asm.assemble(), patches)
+    for a, b in zip(taken, put, strict=True):
+        if stretched:
+            start[b, 0] = table[a, -1]
+        else:
+            start[b] = table[a]
+    result = card.read(patches[3], stored)[: rows * columns]
+    assert result.tobytes() == start.tobytes()
+
+
+@pytest.mark.parametrize("bad", [-1, 5, 1 << 40])
+def test_a_single_index_out_of_bounds_is_named_before_a_byte_is_touched(bad: int) -> None:
+    for load in (True, False):
+        asm = Assembler("row")
+        n, m = asm.dimension("n", 1), asm.dimension("m", 2)
+        i, table, out = (
+            asm.argument(a, f) for a, f in (("i", "int64"), ("table", "int32"), ("out", "int32"))
+        )
+        at = [(asm.load(i, {n: 1}), 2, 5)]
+        row = asm.load(table, {m: 1}, indices=at) if load else asm.load(out, {m: 1})
+        asm.store(out if load else table, {m: 1}, row, indices=() if load else at)
+        card = Card()
+        patches = [card.place(np.array([bad])), card.place(np.zeros(10, np.int32))]
+        patches.append(card.place(np.zeros(2, np.int32)))
+        with pytest.raises(IndexFaultError, match=rf"index {bad} is .*'table' .*size 5"):
+            card.run(asm.assemble(), patches)
+        assert not card.read(patches[1], np.int32).any()
+
+
 def test_a_masked_index_may_be_anything() -> None:
     asm = Assembler("gather")
     n = asm.dimension("n", 3)

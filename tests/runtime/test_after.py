@@ -113,3 +113,23 @@ def test_a_queue_and_its_companion_are_alone_together() -> None:
         "what was enqueued before is known with its order"
     )
     bench.card.settle()
+
+
+def test_a_queue_and_its_companion_are_as_fast_alone_as_in_company() -> None:
+    """Alone, they take a straight way into the queues; while a third is busy, they do not."""
+    lines = []
+    for lasts in (0, 100_000):
+        bench = Bench(derive_edges=True)
+        queue, first, third = bench.queue, bench.card.companion(bench.queue), bench.card.new_queue()
+        third.submit(HostCallback(int, duration=lasts))
+        before = None
+        for number in range(6):
+            steps = [first.prepare(HostCallback(int)), first.prepare(bench.h2d(number))]
+            ready = first.submit_prepared(steps, behind=before)
+            run = [queue.prepare(idle(40 + 30 * (number % 2)))]
+            before = queue, queue.submit_prepared(run, after=(first, ready))
+        assert (bench.card.hazards.alone is queue) == (not lasts)
+        bench.card.settle()
+        lines.append([one for one in bench.runtime.timeline if one.queue != third.name])
+    assert lines[0] == lines[1]
+    assert len(lines[0]) == 18

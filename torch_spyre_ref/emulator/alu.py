@@ -66,10 +66,6 @@ def _multiply_add(a: Array, b: Array, c: Array, out: Array) -> None:
     np.add(product, c, out=out)
 
 
-def _reciprocal(x: Array, out: Array) -> None:
-    np.divide(out.dtype.type(1), x, out=out)
-
-
 def _sign(x: Array, out: Array) -> None:
     if out.dtype.kind == "f":
         # NaN has no sign here: 0, as torch has it.
@@ -99,7 +95,7 @@ def _select(condition: Array, a: Array, b: Array, out: Array) -> None:
 
 def _rsqrt(x: Array, out: Array) -> None:
     np.sqrt(x, out=out)
-    np.divide(out.dtype.type(1), out, out=out)
+    np.reciprocal(out, out=out)
 
 
 def _sigmoid(x: Array, out: Array) -> None:
@@ -248,12 +244,16 @@ def operation(op: str, inputs: Sequence[Any], out: Array) -> Callable[[], Any]:
             return partial(getattr(np, op), *rows, out=flat)
     if op in ("minimum", "maximum"):
         return partial(getattr(np, op), *inputs, out=out)
+    smooth = _SMOOTH_UFUNCS.get(op)
+    if smooth is not None and all(x.shape == out.shape and x.flags.c_contiguous for x in inputs):
+        return partial(smooth, *inputs, out)
     return partial(ALU[op], *inputs, out)
 
 
+_SMOOTH_UFUNCS: Final = {_RENAMED.get(name, name): getattr(np, name) for name in _SMOOTH.split()}
 ALU: Final[dict[str, Function]] = {
     **{_RENAMED.get(name, name): getattr(np, name) for name in _PLAIN.split()},
-    **{_RENAMED.get(name, name): _dense(getattr(np, name)) for name in _SMOOTH.split()},
+    **{name: _dense(ufunc) for name, ufunc in _SMOOTH_UFUNCS.items()},
     "copy": _copy,
     "convert": convert,
     "minimum": np.minimum,
@@ -262,7 +262,7 @@ ALU: Final[dict[str, Function]] = {
     "shift_right": np.right_shift,
     "truncate_divide": _truncate_divide,
     "multiply_add": _multiply_add,
-    "reciprocal": _reciprocal,
+    "reciprocal": np.reciprocal,
     "sign": _sign,
     "round_float16": _round_float16,
     "round_bfloat16": _round_bfloat16,

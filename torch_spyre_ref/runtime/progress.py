@@ -26,6 +26,11 @@ class Progress:
         self._last = self._done = 0
 
     @property
+    def clock(self) -> Clock:
+        """Its card's clock; ``with queue.clock:`` nobody comes between what is enqueued."""
+        return self._clock
+
+    @property
     def done(self) -> int:
         """The last operation that is over, as far as time has come."""
         return self._done

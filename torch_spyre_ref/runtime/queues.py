@@ -47,8 +47,11 @@ class Shared(NamedTuple):
 Place = tuple["Queue", int]
 """An operation: its queue, and its ticket there."""
 
-NOBODY: tuple[Place | None, Place | None] = (None, None)
+Places = tuple[Place | None, Place | None]
 """Whom an operation comes after, and behind whom it comes."""
+
+NOBODY: Places = (None, None)
+NO_EVENTS: Sequence[Event] = ()
 
 
 class Queue(Progress):
@@ -115,10 +118,10 @@ class Queue(Progress):
         of no use to anybody any more.
         """
         with self._clock:
-            if after is None and behind is None and self._has_all_work:
-                return self._enqueue_straight(operations, label)
-            enqueue, host = self._enqueue, self._host
             places = NOBODY if after is None and behind is None else (after, behind)
+            if self._has_all_work and (places is NOBODY or self._are_ours(places)):
+                return self._enqueue_straight(operations, label, places)
+            enqueue, host = self._enqueue, self._host
             for operation, work in operations:
                 if places is not NOBODY and work.pipeline is not host:
                     ticket, places = enqueue(operation, work, label, places), NOBODY
@@ -142,25 +145,42 @@ class Queue(Progress):
         alone = hazards.alone is self.works_for or not hazards.on
         return alone and not (self._sanitizer.on or self._faults.planted)
 
-    def _enqueue_straight(self, operations: Iterable[Prepared], label: str) -> int:
-        """The same as ``_enqueue`` for a queue that has all the work there is on its card."""
+    def _are_ours(self, places: Places) -> bool:
+        """Whether they are operations of this queue, or of one that it works with."""
+        us, (after, behind) = self.works_for, places
+        return (after is None or after[0].works_for is us) and (
+            behind is None or behind[0].works_for is us
+        )
+
+    def _enqueue_straight(self, operations: Iterable[Prepared], label: str, places: Places) -> int:
+        """The same as ``_enqueue`` for who has all the work there is on a card.
+
+        That is one queue and its companion: who waits for whom is of interest to nobody else.
+        """
         clock, pending, control, depth = self._clock, self._pending, self._control, self._depth
         failures, unwritten, submit_time = self.failures, self._unwritten, self._submit_time
+        host, events = self._host, NO_EVENTS
         for operation, work in operations:
             pipeline, duration, effect, _, _, _, _, _, dispatch, _ = work
             if pipeline is control:  # a signal, a wait, or poison
-                ticket = self._enqueue(operation, work, label)
+                ticket, places = self._enqueue(operation, work, label, places), NOBODY
                 continue
             clock.advance(clock.now + submit_time)
             if len(pending) >= depth:
                 self._make_room()
             if failures.is_bad or unwritten.any:
                 self._refuse_unless_good(operation, work)
+            if places is not NOBODY and pipeline is not host:
+                events, places = self._ordered(*places), NOBODY
             ticket = self._last = clock.ticket()
             pending.append(new(Pending, (ticket, clock.now, label, None, operation, work)))
             if dispatch is not None:
                 self._card.fetch.take(dispatch, ticket)
-            if len(pending) == 1:
+            if events:
+                self._held[ticket], events = events, NO_EVENTS
+                if len(pending) == 1:
+                    self._start_head()
+            elif len(pending) == 1:
                 pipeline.start(duration, effect, self, ticket, self.priority)
         return ticket
 
@@ -169,7 +189,7 @@ class Queue(Progress):
         operation: Operation,
         work: Work,
         label: str,
-        places: tuple[Place | None, Place | None] = NOBODY,
+        places: Places = NOBODY,
     ) -> int:
         clock, pending, is_checked = self._clock, self._pending, self._sanitizer.on
         if self._faults.planted:
@@ -309,13 +329,14 @@ class Queue(Progress):
     def _start_head(self) -> None:
         entry = self._pending[0]
         work, ticket = entry.work, entry.ticket
-        if (work.awaited is not None or self._held) and self._is_held(entry):
-            return
+        if work.awaited is not None or ticket in self._held:
+            awaited = self.line.awaited(entry)
+            if awaited and self._is_held(entry, awaited):
+                return
         work.pipeline.start(work.duration, work.effect, self, ticket, self.priority)
 
-    def _is_held(self, entry: Pending) -> bool:
+    def _is_held(self, entry: Pending, awaited: Sequence[Event]) -> bool:
         """Whether the first operation has to wait; then it hears of every event it waits for."""
-        awaited = self.line.awaited(entry)
         for event in awaited:
             if event.error is not None:
                 fail(self, entry.ticket, orphaned(self, event))
@@ -323,7 +344,7 @@ class Queue(Progress):
         for event in awaited:
             if self not in event.waiters:
                 event.waiters.append(self)
-        return bool(awaited)
+        return True
 
     # --8<-- [end:start_head]
 
@@ -340,9 +361,12 @@ class Queue(Progress):
         failed = error is not None
         when = submitted, start, clock.now, nbytes, sticks, failed
         self._timeline.append(where + when)
-        if failed or fires is not None or self._owed or self._ends or self._held:
+        if failed or fires is not None or ticket in self._owed or ticket in self._ends:
             self._tell_others(entry, error)
-        elif self._pending:
+            return
+        if ticket in self._held:
+            del self._held[ticket]
+        if self._pending:
             self._start_head()
 
     def _tell_others(self, entry: Pending, error: BaseException | None) -> None:

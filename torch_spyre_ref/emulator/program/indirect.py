@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torch_spyre_ref.emulator.memory import Visit
+from torch_spyre_ref.emulator.operands import DeviceRange
 from torch_spyre_ref.emulator.program.errors import IndexFaultError
 from torch_spyre_ref.emulator.program.formats import Array, Format
 from torch_spyre_ref.emulator.program.lanes import Lanes, Operands
@@ -145,6 +146,37 @@ class Walk:
                     f"{self.address.length} bytes"
                 )
         return meant, self._mask
+
+    @cached_property
+    def _box(self) -> DeviceRange | None:
+        """What is meant if all index values are 0, where they only shift it, within one chunk."""
+        place, size = self.instruction.place, self.format.itemsize
+        is_box = self._mask is None and all(index.values.size == 1 for index in self._indices)
+        if place is None or not is_box or not self._stays or len(self.address.chunks) > 1:
+            return None
+        strides = [int(self._numbers[stride]) * size for stride in place.strides]
+        start = self.start + int(self._numbers[place.base]) * size
+        start += sum(at * step for at, step in zip(self._starts, strides, strict=True))
+        box = DeviceRange(self.address, start, self.shape, tuple(strides), size)
+        return None if box.overlaps_itself else box
+
+    def view(self) -> Array | None:
+        """The elements as they lie, where each index is one value and so all of them are a box.
+
+        None where it is not so, and when someone wants to know where the way leads. Raises as
+        ``positions`` does.
+        """
+        box = self._box
+        if box is None or self._memory.visits is not None:
+            return None
+        start = box.address.chunks[0].offset + box.offset
+        for index in self._indices:
+            value = index.values.item()
+            if not 0 <= value < index.limit:
+                index.check(None, self._what)
+            start += value * int(index.stride) * self._word
+        region = self._memory.region(box.address.chunks[0].region)
+        return np.ndarray(self.shape, self.format.stored, region, start, box.strides)
 
     def note(self, at: Positions, write: bool) -> None:
         """Tell the memory where the way led, if someone wants to know."""

@@ -95,7 +95,7 @@ def store(lanes: Lanes, operands: Operands, i: Instruction, tile: Tile) -> Step:
     shape = store_shape(lanes, i, tile.lengths)
     if indirect(i) or i.op == "store_add":
         walk = Walk(lanes, operands, i, tile, shape, format)
-        return partial(_scatter, walk, source)
+        return partial(_scatter, walk, _stretched(source, shape))
     box = span(lanes, operands, i, shape, tile.starts)
     view = _view(operands, box, format)
     if view is not None and not box.overlaps_itself:
@@ -173,6 +173,10 @@ def _narrow_bfloat16(source: Array, target: Array) -> None:
 
 def _gather(walk: Walk, fill: Any, target: Array) -> None:
     """Bring what a walk leads to into a FIFO; ``fill`` stands where its mask says no."""
+    view = walk.view()
+    if view is not None:
+        widening(view, target, walk.format)()
+        return
     at, mask = walk.positions()
     walk.note(at, False)
     taken = walk.take(at)
@@ -186,15 +190,18 @@ def _gather(walk: Walk, fill: Any, target: Array) -> None:
     target[mask] = wide
 
 
-def _scatter(walk: Walk, value: Any) -> None:
-    """Put a block, or a number, where a walk leads."""
+def _scatter(walk: Walk, block: Array) -> None:
+    """Put a block where a walk leads."""
+    format, adds = walk.format, walk.instruction.op == "store_add"
+    view = None if adds else walk.view()
+    if view is not None:
+        narrowing(block, view, format)()
+        return
     at, mask = walk.positions()
     if not len(at):
         return
-    whole = np.broadcast_to(value, walk.shape)
-    values = whole.reshape(-1) if mask is None else whole[mask]
-    format = walk.format
-    if walk.instruction.op == "store_add":
+    values = block.reshape(-1) if mask is None else block[mask]
+    if adds:
         walk.note(at, False)
         at, where = np.unique(at, return_inverse=True)
         old = np.empty(len(at), format.dtype)

@@ -12,6 +12,7 @@ from math import prod
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torch_spyre_ref.emulator.program.formats import Array
 from torch_spyre_ref.emulator.program.lanes import Lanes
@@ -46,7 +47,7 @@ def reduce(lanes: Lanes, i: Instruction, tile: Tile) -> Step:
     if i.op == "welford":
         return partial(_welford, block, axes, results, first)
     if i.op in ("argmax", "argmin"):
-        return partial(_position, lanes, i, block, tile, results)
+        return _position(lanes, i, block, tile, results)
     fold = _FOLDS[i.op]
     if first:
         return partial(
@@ -67,23 +68,45 @@ def _blank(op: str, results: list[Array]) -> None:
         result[...] = _neutral(op, result.dtype)
 
 
-def _position(lanes: Lanes, i: Instruction, block: Array, tile: Tile, results: list[Array]) -> None:
+def _position(lanes: Lanes, i: Instruction, block: Array, tile: Tile, results: list[Array]) -> Step:
     """Row-major position of the extremum, and itself; the first of equals, and the first NaN."""
     axes = lanes.stage.passes[i.turn]
     kept = [d for d in range(block.ndim) if d not in axes]
-    lines = block.transpose(*kept, *axes).reshape(prod(block.shape[d] for d in kept), -1)
-    at = lines.argmax(1) if i.op == "argmax" else lines.argmin(1)
-    found = lines[np.arange(len(lines)), at].reshape(results[1].shape)
-    steps = np.unravel_index(at, [tile.lengths[d] for d in axes]) if axes else ()
+    turned = block.transpose(*kept, *axes)
+    rows = np.arange(prod(block.shape[d] for d in kept))
+    find = np.ndarray.argmax if i.op == "argmax" else np.ndarray.argmin
+    position, best = results
+
+    def step() -> None:
+        lines = turned.reshape(len(rows), -1)
+        at = find(lines, 1)
+        found = lines[rows, at].reshape(best.shape)
+        there = _in_space(lanes, axes, tile, at).reshape(position.shape)
+        if tile.inner == 0:
+            position[...], best[...] = there, found
+        else:
+            _keep_better(i.op, (position, best), (there, found))
+
+    return step
+
+
+def _in_space(
+    lanes: Lanes, axes: tuple[int, ...], tile: Tile, at: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Row-major positions in what is streamed, of row-major positions in a tile of it."""
+    if len(axes) == 1:
+        return at + tile.starts[axes[0]]
     there = np.zeros(at.shape, np.int64)
+    steps = np.unravel_index(at, [tile.lengths[d] for d in axes]) if axes else ()
     for d, step in zip(axes, steps, strict=True):
         there = there * lanes.space.sizes[d] + step + tile.starts[d]
-    there = there.reshape(results[0].shape)
-    position, best = results
-    if tile.inner == 0:
-        position[...], best[...] = there, found
-        return
-    beyond = np.greater if i.op == "argmax" else np.less
+    return there
+
+
+def _keep_better(op: str, results: tuple[Array, Array], tile: tuple[Array, Array]) -> None:
+    """Replace what was found so far, in place, where a tile has something better."""
+    (position, best), (there, found) = results, tile
+    beyond = np.greater if op == "argmax" else np.less
     lost, none = found != found, best != best
     better = np.where(lost | none, lost & ~none, beyond(found, best))
     equal = (found == best) | (lost & none)
