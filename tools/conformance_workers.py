@@ -41,6 +41,7 @@ def _serve(connection: Connection) -> None:
     import torch_spyre_ref
     from conformance_check import check
     from conformance_samples import operators
+    from torch_spyre_ref.eager import clear_eager_cache
     from torch_spyre_ref.parts import Parts
 
     torch.set_num_threads(1)
@@ -49,7 +50,7 @@ def _serve(connection: Connection) -> None:
     ops = operators()
     while True:
         name, dtype = connection.recv()
-        torch.spyre.clear_eager_cache()  # sizes seen before would be symbols in its programs
+        clear_eager_cache()  # sizes seen before would be symbols in its programs
         outcome = check(ops[name], getattr(torch, dtype), connection.send)
         connection.send(asdict(outcome))
 

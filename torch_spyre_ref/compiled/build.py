@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 import warnings
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -174,6 +175,12 @@ def _reason(call: Call, error: InductorError) -> str:
     cause: BaseException | None = error.inner_exception
     if isinstance(cause, LoweringException):
         cause = cause.__context__  # which it hides
-    if isinstance(cause, _FORESEEN):
+    if isinstance(cause, _FORESEEN) or _is_check(cause):
         return first_line(error)
     return note_defect(call.op.name, cause or error)
+
+
+def _is_check(error: BaseException | None) -> bool:
+    """Whether Inductor says with ``torch._check`` that it has no lowering for such arguments."""
+    frames = traceback.extract_tb(error.__traceback__) if error is not None else []
+    return bool(frames) and frames[-1].name == "_check_with"
