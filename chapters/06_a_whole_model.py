@@ -396,6 +396,32 @@ for words, times in (
 # the post does not say.
 
 # %% [markdown]
+# ### Fewer launches
+#
+# No rung helped the little decoder after the third: it is host bound, and each of its launches is as
+# cheap as it gets. What is left is to launch less. Kernels follow one another in a token, always the
+# same ones, so they can be stages of *one* program. Inductor has an option for those who want to fuse
+# whatever can be fused, `aggressive_fusion`, and this backend takes it at its word. `examples/decoder.py`
+# compiles its step so:
+
+# %%
+from examples import decoder as example
+
+print(inspect.getsource(example.compiled_step))
+joined = resident(trained, example.compiled_step())
+for name, run in (("a launch for each kernel", compiled), ("one launch", joined)):
+    print(f"{name:<26}{run.launches:>3} launches{run.link_total:>8,} bytes over the link", end="")
+    print(f"{run.makespan / 1000:>8.1f} µs, computing {run.busy('compute') / 1000:.1f}")
+print(f"{joined.link_total / nothing.link_total:.2%} of the bytes, patches included")
+assert joined.launches == 1 and joined.link_total < 0.01 * nothing.link_total
+assert joined.makespan < compiled.makespan / 3
+
+# %% [markdown]
+# An address that many kernels need is patched once. The price: what one stage leaves for the next lies
+# in the job's own memory, at an offset of its own, so a program of many stages needs more of that; and
+# no launch of another stream comes between two stages. That is why it is asked for, and not the rule.
+
+# %% [markdown]
 # ## Watch it run: one token, from the call to the store
 #
 # The little decoder again, as it is shipped: rung 4. First the Python. Dynamo has checked its guards, and

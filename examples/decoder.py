@@ -227,7 +227,8 @@ def generate(
     """``length`` characters after the prompt, each as soon as it is there.
 
     ``step`` may be a ``compiled_step()``. What is drawn is a function of ``torch.manual_seed``, and
-    of whether the step is compiled. Of a longer prompt the last ``window`` tokens are read.
+    of whether the step is compiled, as long as nobody else draws on that device meanwhile. Of a
+    longer prompt the last ``window`` tokens are read.
     Raises ``ValueError`` for a prompt without any.
     """
     device = decoder.rates.device
