@@ -321,6 +321,7 @@ told(ladder)
 submitted = len(runs[-1].records) // TOKENS
 print(f"computing {runs[-1].busy('compute') / TOKENS / 1000:.1f} µs, {submitted} submissions")
 assert runs[2].makespan < runs[1].makespan / 3
+assert runs[3].makespan > 0.99 * runs[2].makespan
 
 # %% [markdown]
 # Many times faster without graphs; and nothing at all from the fourth rung. Look at the last line. A
