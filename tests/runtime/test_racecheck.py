@@ -197,7 +197,10 @@ def test_a_new_buffer_at_an_old_address_is_another_one() -> None:
     del old
     with bench.clock:
         pass
-    new = bench.pinned(0, 1 << 20)
-    assert new.address == address, "or this shows nothing"
+    others = [bench.pinned(0, 1 << 20)]
+    while others[-1].address != address:
+        assert len(others) < 200, "nobody was given the old address: this shows nothing"
+        others.append(bench.pinned(0, 1 << 20))
+    new = others[-1]
     bench.queues[1].submit(D2H(bench.at(512), new.array[:128]))
     assert bench.races() == []

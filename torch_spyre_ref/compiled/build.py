@@ -38,6 +38,7 @@ _UNSUPPORTED: Final = (
     DynamicOutputShapeException,
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
+    GuardOnDataDependentSymNode,
 )
 _FORESEEN: Final = (
     NotImplementedError,  # of ours: the card has no instruction, no format, no such store
@@ -181,6 +182,11 @@ def _reason(call: Call, error: InductorError) -> str:
 
 
 def _is_check(error: BaseException | None) -> bool:
-    """Whether Inductor says with ``torch._check`` that it has no lowering for such arguments."""
+    """Whether Inductor says that it has no lowering for such arguments.
+
+    It does so with ``torch._check``, and for the greatest of no elements with an assertion.
+    """
+    if isinstance(error, AssertionError) and "zero-dimension" in str(error):
+        return True
     frames = traceback.extract_tb(error.__traceback__) if error is not None else []
     return bool(frames) and frames[-1].name == "_check_with"
